@@ -1,0 +1,45 @@
+"""Replay buffers for JAX: immutable pytree states, pure `add`, `sample` and `update_priorities`.
+
+A buffer is a product, storage x sampler x view:
+
+>>> import jaxrl_buffers as jb
+>>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
+"""
+
+from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers.iteration import scan_batches, scan_epochs
+from jaxrl_buffers.parameters import parameters, with_parameters
+from jaxrl_buffers.recipes import n_step, prioritized, sequences, uniform
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.samplers import Prioritized, Uniform
+from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
+from jaxrl_buffers.views import NStep, Sequence
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Draw",
+    "Handle",
+    "NStep",
+    "Prioritized",
+    "ReplayBuffer",
+    "ReplayState",
+    "Sample",
+    "Sampler",
+    "Sequence",
+    "Transition",
+    "Uniform",
+    "View",
+    "Window",
+    "host",
+    "n_step",
+    "parameters",
+    "prioritized",
+    "scan_batches",
+    "scan_epochs",
+    "segment_tree",
+    "sequences",
+    "uniform",
+    "with_parameters",
+]

@@ -1,0 +1,74 @@
+"""The same operations outside `jit`, where misuse can raise and results can have the length that they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_buffers import segment_tree
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
+
+
+def sample(
+    buffer: ReplayBuffer,
+    state: ReplayState,
+    key: jax.Array,
+    batch_size: int,
+    progress: Scalar = 0.0,
+    at_least: int = 1,
+) -> Sample:
+    """Like `buffer.sample`, but raise `ValueError` when fewer than `at_least` starts are stored."""
+    num_valid = int(buffer.num_valid(state))
+    if num_valid < max(at_least, 1):
+        raise ValueError(
+            f"sample() needs at least {max(at_least, 1)} legal starts, but {num_valid} are stored; add more rows first."
+        )
+    return buffer.sample(state, key, batch_size, progress)
+
+
+def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
+    """Return leaves `[rows stored, N, ...]` in order of time; all environments must have the same number of rows."""
+    rows, stored = buffer.gather_all(state)
+    count = _common_count(stored, "gather_all")
+    return jax.tree.map(lambda leaf: leaf[:count], rows)
+
+
+def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
+    """Like `buffer.dequeue`, but raise `ValueError` when an environment holds fewer than `num_rows` rows."""
+    state, rows, stored = buffer.dequeue(state, num_rows, env_ids)
+    held = np.asarray(stored).sum(axis=0)
+    if held.min() < num_rows:
+        raise ValueError(f"dequeue() was asked for {num_rows} rows, but the environments hold {held.tolist()}.")
+    return state, rows
+
+
+def get_field(buffer: ReplayBuffer, state: ReplayState, name: str, handle: Handle) -> PyTree:
+    """Like `buffer.get_field`, but raise `ValueError` when a row is not stored (any more)."""
+    values, live = buffer.get_field(state, name, handle)
+    if not bool(jnp.all(live)):
+        gone = np.asarray(handle.position)[~np.asarray(live)].ravel()
+        raise ValueError(f"get_field() was asked for positions that are not stored: {gone[:8].tolist()}.")
+    return values
+
+
+def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
+    """Like `segment_tree.find`, but raise `ValueError` when a threshold exceeds the total."""
+    indices = segment_tree.find(tree, thresholds)
+    if bool(jnp.any(indices < 0)):
+        total, largest = float(segment_tree.reduce(tree).total), float(jnp.max(thresholds))
+        raise ValueError(f"find() got the threshold {largest}, but all leaves amount to {total} only.")
+    return indices
+
+
+def _common_count(stored: jax.Array, caller: str) -> int:
+    counts = np.asarray(stored).sum(axis=0)
+    if (counts != counts[0]).any():
+        raise ValueError(
+            f"{caller}() needs the same number of rows in every environment, but they hold {counts.tolist()}."
+        )
+    return int(counts[0])

@@ -1,0 +1,113 @@
+"""Many batches as one `scan`: a given number of draws, or epochs in which every start comes exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_buffers import starts
+from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers.permutation import permute, round_keys
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.types import Draw, PyTree, Sample
+
+# step(carry, state, sample) -> (carry, state, output): may change the buffer's state, such as by new priorities
+Step = Callable[[PyTree, ReplayState, Sample], tuple[PyTree, ReplayState, PyTree]]
+
+
+def scan_batches(
+    step: Step,
+    carry: PyTree,
+    buffer: ReplayBuffer,
+    state: ReplayState,
+    key: jax.Array,
+    *,
+    batch_size: int,
+    num_batches: int,
+) -> tuple[PyTree, ReplayState, PyTree]:
+    """Call `step` on `num_batches` samples in turn; consumes `key`.
+
+    Batch `k` is drawn with `fold_in(key, k)` and `progress = k / num_batches`.
+
+    Returns:
+        The last carry, the last buffer state, and the stacked outputs.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.uniform(8)
+        >>> state = buffer.init(jb.Transition(0.0, 0, 0.0, False, False, 0.0))
+        >>> chunk = jb.Transition(*[jnp.ones((8, 1), leaf.dtype) for leaf in state.storage.data[:6]])
+        >>> state = buffer.add(state, chunk)
+        >>> step = lambda total, state, sample: (total + sample.batch.reward.sum(), state, ())
+        >>> total, state, _ = scan_batches(step, 0.0, buffer, state, jax.random.key(0), batch_size=4, num_batches=3)
+        >>> print(total)
+        12.0
+    """
+    require_integer("scan_batches", "num_batches", num_batches, 1)
+
+    def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
+        carry, state = carries
+        progress = index.astype(jnp.float32) / num_batches
+        sample = buffer.sample(state, jax.random.fold_in(key, index), batch_size, progress)
+        carry, state, output = step(carry, state, sample)
+        return (carry, state), output
+
+    (carry, state), outputs = lax.scan(one_batch, (carry, state), jnp.arange(num_batches))
+    return carry, state, outputs
+
+
+def scan_epochs(
+    step: Step,
+    carry: PyTree,
+    buffer: ReplayBuffer,
+    state: ReplayState,
+    key: jax.Array,
+    *,
+    batch_size: int,
+    num_epochs: int = 1,
+    num_batches: int | None = None,
+) -> tuple[PyTree, ReplayState, PyTree]:
+    """Call `step` on batches that go through all legal starts in a new random order every epoch; consumes `key`.
+
+    Every start of `state` comes exactly once an epoch, whatever the sampler. The number of batches is static: behind
+    the last start, samples have mask False and weight 0. `step` must leave the stored rows alone.
+
+    Args:
+        step: called as `step(carry, state, sample)`.
+        carry: the first carry.
+        buffer: the buffer.
+        state: its state.
+        key: a PRNG key.
+        batch_size: `B`.
+        num_epochs: how often to go through everything.
+        num_batches: batches of an epoch; by default enough for a full buffer.
+
+    Returns:
+        The last carry, the last buffer state, and the outputs `[num_epochs * num_batches, ...]`.
+    """
+    require_integer("scan_epochs", "batch_size", batch_size, 1)
+    require_integer("scan_epochs", "num_epochs", num_epochs, 1)
+    if num_batches is None:
+        most_starts = buffer.num_envs * -(-(buffer.length - buffer.view.lookahead) // buffer.view.stride)
+        num_batches = -(-most_starts // batch_size)
+    require_integer("scan_epochs", "num_batches", num_batches, 1)
+    window = starts.legal_window(state.storage, buffer.view)
+    count = starts.count(state.storage, window)
+
+    def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
+        carry, state = carries
+        epoch, batch = index // num_batches, index % num_batches
+        key_order = jax.random.fold_in(jax.random.fold_in(key, 0), epoch)
+        key_view = jax.random.fold_in(jax.random.fold_in(key, 1), index)
+        rank = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        number = permute(round_keys(key_order, 1), rank, count)
+        slots = starts.slot_of_number(state.storage, window, number)
+        draw = Draw(slots, (rank < count).astype(jnp.float32), jnp.float32(1), count.astype(jnp.float32), count)
+        carry, state, output = step(carry, state, buffer.assemble(state, draw, key_view))
+        return (carry, state), output
+
+    (carry, state), outputs = lax.scan(one_batch, (carry, state), jnp.arange(num_epochs * num_batches))
+    return carry, state, outputs

@@ -1,0 +1,351 @@
+"""`ReplayBuffer`: storage x sampler x view.
+
+Every method is a pure function of an immutable state and works under `jit`, `vmap` and `scan`. Pass the buffer itself
+as an argument to a jitted function and its hyper-parameters can change without recompilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.experimental import checkify
+
+from jaxrl_buffers import starts
+from jaxrl_buffers.checks import (
+    check_chunk,
+    check_env_ids,
+    check_shape,
+    named_field,
+    require_integer,
+    row_structure,
+)
+from jaxrl_buffers.samplers import Uniform
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.ring import Reader, Ring, Rows
+from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, View
+from jaxrl_buffers.views import NStep
+
+
+class ReplayState(NamedTuple):
+    """Everything that a buffer remembers."""
+
+    storage: Ring
+    sampler: PyTree
+
+
+class ReplayBuffer(struct.PyTreeNode):
+    """A ring of rows, a sampler that says which rows start a sample, and a view that says what they mean.
+
+    Args:
+        sampler: for example `Uniform()` or `Prioritized(alpha=0.6, beta=0.4)`.
+        view: for example `NStep(n=3, gamma=0.99)` or `Sequence(length=80)`.
+        length: rows of the ring; the capacity is `length * num_envs` slots.
+        num_envs: environments that write side by side.
+        lockstep: all environments are written together, through one cursor. With False each one has its own cursor
+            and `add` takes `env_ids` or `mask`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
+        >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(), view=jb.NStep(n=3), length=8, num_envs=2)
+        >>> step = jb.Transition(jnp.zeros(3), jnp.int32(0), 0.0, False, False, jnp.zeros(3))
+        >>> state = buffer.init(step)
+        >>> state = buffer.add(state, jax.tree.map(lambda x: jnp.broadcast_to(x, (4, 2, *jnp.shape(x))), step))
+        >>> sample = buffer.sample(state, jax.random.key(0), batch_size=5)
+        >>> state = buffer.update_priorities(state, sample.handle, jnp.ones(5))
+        >>> print(sample.batch.obs.shape, sample.weights)
+        (5, 3) [1. 1. 1. 1. 1.]
+    """
+
+    sampler: Sampler = Uniform()
+    view: View = NStep()
+    length: int = struct.field(pytree_node=False, kw_only=True)
+    num_envs: int = struct.field(pytree_node=False, default=1, kw_only=True)
+    lockstep: bool = struct.field(pytree_node=False, default=True, kw_only=True)
+
+    def __post_init__(self):
+        require_integer("ReplayBuffer", "length", self.length, 1)
+        require_integer("ReplayBuffer", "num_envs", self.num_envs, 1)
+        if self.length * self.num_envs >= ring.POSITION_LIMIT:
+            raise ValueError(
+                f"ReplayBuffer(length={self.length}, num_envs={self.num_envs}) has {self.length * self.num_envs} slots; "
+                f"fewer than {ring.POSITION_LIMIT} can be counted in 32 bits: shorten the ring."
+            )
+        if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
+            return
+        needed = self.view.lookahead + self.view.lookback + 1
+        if needed > self.length:
+            raise ValueError(
+                f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {needed} rows, more than the "
+                "ring holds; raise `length` or shorten the view."
+            )
+        if self.length % self.view.stride:
+            raise ValueError(
+                f"ReplayBuffer(length={self.length}): the ring's length must be a multiple of the view's period, "
+                f"{self.view.stride}, so that sequences start at the same rows in every round; "
+                f"{self.length // self.view.stride * self.view.stride} would do."
+            )
+
+    def init(self, example: PyTree) -> ReplayState:
+        """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
+        structure = row_structure(example)
+        for name in self.view.fields:
+            try:
+                named_field(structure, name)
+            except ValueError as error:
+                raise ValueError(f"init(): {type(self.view).__name__} needs the field {name!r}; {error}") from None
+        storage = ring.init(structure, self.length, self.num_envs, self.lockstep)
+        return ReplayState(storage, self.sampler.init((self.length, self.num_envs)))
+
+    def add(
+        self,
+        state: ReplayState,
+        chunk: PyTree,
+        *,
+        priorities: jax.Array | None = None,
+        env_ids: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> ReplayState:
+        """Append `K` rows, overwriting the oldest when full.
+
+        Args:
+            state: the buffer's state.
+            chunk: leaves `[K, N, ...]`, `K` at most the ring's length; `[K, E, ...]` with `env_ids`.
+            priorities: `[K, N]` for the rows of the chunk that become legal starts by this call; the default where
+                not finite or negative. Rows that become legal later, once a view's lookahead is there, get the default.
+            env_ids: `int[E]`, distinct: write only to these environments. Needs `lockstep=False`.
+            mask: `bool[K, N]` or `[N]`: write only where True, in order of time. Needs `lockstep=False`.
+        """
+        storage = state.storage
+        if env_ids is None and mask is None and ring.is_lockstep(storage):
+            num_rows = check_chunk(chunk, storage.data, ring.shape(storage)[1])
+            chunk = jax.tree.map(jnp.asarray, chunk)
+            env = _all_envs(storage)
+            written = ring.write(storage, chunk)
+        else:
+            rows, priorities = _partial_rows(storage, chunk, priorities, env_ids, mask)
+            num_rows, env = jax.tree.leaves(rows.data)[0].shape[0], rows.env
+            written = ring.write_at(storage, rows)
+        if priorities is not None:
+            check_shape("add", "priorities", priorities, (num_rows, env.shape[0]))
+            unknown = jnp.full((self.view.lookahead, env.shape[0]), jnp.nan, jnp.float32)
+            priorities = jnp.concatenate([unknown, jnp.asarray(priorities, jnp.float32)])
+        offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
+        position = ring.of_env(storage.head, env[None]) + offset
+        sampler = self._mark(state.sampler, written, position, env, priorities)
+        return ReplayState(written, self._mark_oldest(sampler, written, env))
+
+    def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
+        """Draw a batch; consumes `key`.
+
+        With nothing to draw (see `can_sample`), and for what a draw without replacement lacks, the mask is False and
+        the weight 0.
+
+        Args:
+            state: the buffer's state.
+            key: a PRNG key, typed or raw.
+            batch_size: `B`; sequences count as one.
+            progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
+        """
+        require_integer("sample", "batch_size", batch_size, 1)
+        key_draw, key_view = jax.random.split(key)
+        window = starts.legal_window(state.storage, self.view)
+        draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
+        checkify.debug_check(jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
+        return self.assemble(state, draw, key_view)
+
+    def assemble(self, state: ReplayState, draw: Draw, key: jax.Array) -> Sample:
+        """Turn a draw into a sample; consumes `key`."""
+        storage = state.storage
+        valid = draw.mass > 0
+        slots = jnp.where(valid, draw.slots, 0)
+        row, env = ring.unravel(storage, slots)
+        position = ring.position_of_age(storage, ring.age_of_row(storage, row, env), env)
+        # Nothing is stored at the head, so a handle to it is stale by definition.
+        handle = Handle(env, jnp.where(valid, position, ring.of_env(storage.head, env)))
+        batch = _masked(self.view(Reader(storage), slots, key), valid)
+        return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
+
+    def update_priorities(
+        self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None
+    ) -> ReplayState:
+        """Set the priorities of sampled starts; stale handles and priorities that are not finite change nothing.
+
+        Args:
+            state: the buffer's state.
+            handle: from `Sample.handle`, `[B]`.
+            priorities: `[B]`, such as absolute TD errors; or `[B, L]`, reduced by `eta * max + (1 - eta) * mean`.
+            mask: with `[B, L]`, the entries that count, such as `sample.batch.mask`.
+        """
+        priorities = jnp.asarray(priorities)
+        num_samples = jnp.shape(handle.position)[0]
+        check_shape(
+            "update_priorities", "priorities", priorities, (num_samples,), (num_samples, *priorities.shape[1:2])
+        )
+        if priorities.ndim == 2:
+            if mask is not None:
+                check_shape("update_priorities", "mask", mask, priorities.shape)
+            priorities = self.sampler.reduce(priorities, mask)
+        slots, live = _locate(state.storage, handle)
+        return ReplayState(state.storage, self.sampler.update(state.sampler, slots, priorities, live))
+
+    def reprioritize(self, state: ReplayState) -> ReplayState:
+        """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
+        return ReplayState(state.storage, self.sampler.reprioritize(state.sampler))
+
+    def num_valid(self, state: ReplayState) -> jax.Array:
+        """Count the legal starts."""
+        return starts.count(state.storage, starts.legal_window(state.storage, self.view))
+
+    def can_sample(self, state: ReplayState, at_least: int = 1) -> jax.Array:
+        """Tell whether there are `at_least` legal starts."""
+        return self.num_valid(state) >= at_least
+
+    def size(self, state: ReplayState) -> jax.Array:
+        """Count the stored slots of all environments."""
+        size = state.storage.size
+        return jnp.sum(size) if size.ndim else size * ring.shape(state.storage)[1]
+
+    def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
+        """Copy out rows in order of time, `start` rows after the oldest: leaves `[num_rows, N, ...]` and which exist."""
+        require_integer("slice", "num_rows", num_rows, 1)
+        return ring.oldest_rows(state.storage, start, num_rows)
+
+    def gather_all(self, state: ReplayState) -> tuple[PyTree, jax.Array]:
+        """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which exist."""
+        return ring.oldest_rows(state.storage, 0, ring.shape(state.storage)[0])
+
+    def dequeue(
+        self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
+    ) -> tuple[ReplayState, PyTree, jax.Array]:
+        """Take out the oldest rows of each environment (of `env_ids` only): leaves `[num_rows, E, ...]`, which exist."""
+        rows, stored = self.slice(state, 0, num_rows)
+        if env_ids is not None:
+            env = check_env_ids(env_ids, ring.shape(state.storage)[1])
+            rows, stored = jax.tree.map(lambda leaf: leaf[:, env], (rows, stored))
+        return self.drop_oldest(state, num_rows, env_ids), rows, stored
+
+    def drop_oldest(self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None) -> ReplayState:
+        """Forget the oldest rows of each environment (of `env_ids` only), or all if there are fewer."""
+        require_integer("drop_oldest", "num_rows", num_rows, 0)
+        storage = state.storage
+        length, _ = ring.shape(storage)
+        num_rows = min(num_rows, length)
+        env = _chosen_envs(storage, env_ids)
+        size = _set_size(storage, env, lambda old: jnp.maximum(old - num_rows, 0))
+        offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
+        oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
+        dropped = Ring(storage.data, storage.head, size)
+        sampler = self._mark(state.sampler, dropped, oldest + offset, env, None, only_dead=True)
+        return ReplayState(dropped, self._mark_oldest(sampler, dropped, env))
+
+    def clear(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
+        """Forget all rows (of `env_ids` only) with their priorities, in `O(T N)`; old handles stay stale for ever."""
+        return self.drop_oldest(state, ring.shape(state.storage)[0], env_ids)
+
+    def get_field(self, state: ReplayState, name: str, handle: Handle) -> tuple[PyTree, jax.Array]:
+        """Read a named field, such as `"obs.image"`, of the rows that handles of any shape name.
+
+        Returns:
+            The values, and which of the rows are still stored.
+        """
+        storage = state.storage
+        slots, live = _locate(storage, handle)
+        checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
+        data = storage.data
+        for part in name.split("."):
+            data = named_field(data, part)
+        row, env = ring.unravel(storage, jnp.where(live, slots, 0))
+        return ring.read(Ring(data, storage.head, storage.size), row, env), live
+
+    def _mark(
+        self,
+        sampler_state: PyTree,
+        storage: Ring,
+        position: jax.Array,
+        env: jax.Array,
+        priorities: jax.Array | None,
+        only_dead: bool = False,
+    ) -> PyTree:
+        """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
+        length, num_envs = ring.shape(storage)
+        env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
+        age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
+        legal = starts.is_legal(starts.legal_window(storage, self.view), storage, age, env)
+        known = (env >= 0) & (env < num_envs)
+        # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
+        owner = known & (age < length) & (~legal if only_dead else True)
+        slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
+        flat = None if priorities is None else priorities.reshape(-1)
+        return self.sampler.mark(sampler_state, slots.reshape(-1), (legal & owner).reshape(-1), flat)
+
+    def _mark_oldest(self, sampler_state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
+        """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
+        if self.view.lookback == 0:
+            return sampler_state
+        offset = jnp.arange(self.view.lookback, dtype=jnp.int32)[:, None]
+        oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
+        return self._mark(sampler_state, storage, oldest + offset, env, None, only_dead=True)
+
+
+def _all_envs(storage: Ring) -> jax.Array:
+    return jnp.arange(ring.shape(storage)[1], dtype=jnp.int32)
+
+
+def _chosen_envs(storage: Ring, env_ids: Any) -> jax.Array:
+    if env_ids is None:
+        return _all_envs(storage)
+    if ring.is_lockstep(storage):
+        raise ValueError(
+            "`env_ids` or `mask` was given, but this buffer moves all environments in lock-step; "
+            "build it with `lockstep=False`."
+        )
+    return check_env_ids(env_ids, ring.shape(storage)[1])
+
+
+def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    if ring.is_lockstep(storage):
+        return change(storage.size)
+    env = jnp.where(env < 0, storage.size.shape[0], env)  # negative numbers would count from the end
+    return storage.size.at[env].set(change(ring.of_env(storage.size, env)), mode="drop")
+
+
+def _partial_rows(
+    storage: Ring, chunk: PyTree, priorities: jax.Array | None, env_ids: Any, mask: Any
+) -> tuple[Rows, jax.Array | None]:
+    """Bring a partial chunk into the form in which each column's rows come first."""
+    if env_ids is not None and mask is not None:
+        raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
+    env = _chosen_envs(storage, np.arange(ring.shape(storage)[1]) if env_ids is None else env_ids)
+    num_rows = check_chunk(chunk, storage.data, env.shape[0])
+    chunk = jax.tree.map(jnp.asarray, chunk)
+    if mask is None:
+        return Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32)), priorities
+    check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
+    mask = jnp.broadcast_to(jnp.asarray(mask, bool), (num_rows, env.shape[0]))
+    if priorities is not None:
+        check_shape("add", "priorities", priorities, mask.shape)
+    chunk, priorities = ring.compact((chunk, priorities), mask)
+    return Rows(chunk, env, jnp.sum(mask, axis=0, dtype=jnp.int32)), priorities
+
+
+def _locate(storage: Ring, handle: Handle) -> tuple[jax.Array, jax.Array]:
+    """Return the slots that handles name and whether they are still stored."""
+    length, num_envs = ring.shape(storage)
+    env, position = jnp.asarray(handle.env, jnp.int32), jnp.asarray(handle.position, jnp.int32)
+    age = ring.age_of_position(storage, position, env)
+    known = (env >= 0) & (env < num_envs) & (position >= 0) & (position < ring.modulus(storage))
+    live = known & (age < ring.of_env(storage.size, env))
+    row = ring.row_of_age(storage, jnp.where(live, age, 0), env)
+    return jnp.where(live, ring.slot(storage, row, env), length * num_envs), live
+
+
+def _masked(batch: PyTree, valid: jax.Array) -> PyTree:
+    """Mask out what was not drawn, where the batch has a mask."""
+    if not hasattr(batch, "mask"):
+        return batch
+    return batch._replace(mask=batch.mask & valid.reshape(-1, *[1] * (batch.mask.ndim - 1)))

@@ -1,0 +1,6 @@
+"""Which rows start a sample."""
+
+from jaxrl_buffers.samplers.prioritized import Prioritized, PrioritizedState
+from jaxrl_buffers.samplers.uniform import Uniform
+
+__all__ = ["Prioritized", "PrioritizedState", "Uniform"]

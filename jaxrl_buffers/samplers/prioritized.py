@@ -1,0 +1,160 @@
+"""Draw starts in proportion to their priority.
+
+    P(i) = leaf_i / sum(leaf),   leaf_i = (priority_i + epsilon)^alpha,   w_i = (N P(i))^-beta / max_j w_j
+
+Schaul et al., Prioritized Experience Replay, https://arxiv.org/abs/1511.05952
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.experimental import checkify
+
+from jaxrl_buffers import segment_tree, starts
+from jaxrl_buffers.checks import require_at_least, require_choice
+from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import Draw, Scalar, Window
+
+WEIGHTINGS = ("buffer", "batch", "alf")
+
+
+class PrioritizedState(NamedTuple):
+    """A leaf for every slot, zero iff the slot is not a legal start; and the priorities that the leaves stand for."""
+
+    tree: SegmentTree  # T * N leaves
+    raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows
+
+
+class Prioritized(struct.PyTreeNode):
+    """Draw starts in proportion to `(priority + epsilon)^alpha`.
+
+    New starts get the largest leaf there is, or `initial` if that is larger, or the priority given to `add`.
+    Priorities that are negative or not finite change nothing. A changed `alpha` affects later writes;
+    `buffer.reprioritize(state)` applies it to all rows.
+
+    Args:
+        alpha: how much priorities matter; 0 draws uniformly.
+        beta: how much of the bias the weights correct; 1 corrects it wholly.
+        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number.
+        initial: the priority of new starts while no larger one is stored.
+        eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
+        stratified: draw one start from each of `B` equal parts of the mass instead of independently.
+        weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
+            `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> sampler = jb.Prioritized(alpha=0.6, beta=0.4)
+        >>> annealed = sampler.replace(beta=0.7)
+    """
+
+    alpha: Scalar = 0.6
+    beta: Scalar = 0.4
+    epsilon: Scalar = 1e-6
+    initial: Scalar = 1.0
+    eta: Scalar = 0.9
+    stratified: bool = struct.field(pytree_node=False, default=True)
+    weighting: str = struct.field(pytree_node=False, default="buffer")
+
+    def __post_init__(self):
+        for name in ("alpha", "beta", "epsilon", "initial", "eta"):
+            require_at_least("Prioritized", name, getattr(self, name), 0)
+        require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
+
+    def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
+        """Return a state without any legal start."""
+        length, num_envs = storage_shape
+        tree = segment_tree.init(length * num_envs)
+        return PrioritizedState(tree, jnp.zeros(length * num_envs, jnp.float32))
+
+    def mark(
+        self, state: PrioritizedState, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None
+    ) -> PrioritizedState:
+        """Give legal slots their first priority and the others none."""
+        leaf = jnp.maximum(segment_tree.reduce(state.tree).largest, self._leaf(self.initial, state))
+        raw = self._priority(leaf)
+        if priorities is not None:
+            priorities = priorities.astype(jnp.float32)
+            given = _is_priority(priorities)
+            raw = jnp.where(given, priorities, raw)
+            leaf = jnp.where(given, self._leaf(jnp.where(given, priorities, 0), state), leaf)
+        leaf = jnp.where(legal, leaf, 0)
+        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal))
+
+    def draw(
+        self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
+    ) -> Draw:
+        """Draw `batch_size` starts; consumes `key`. The leaves already say which starts are legal."""
+        slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
+        # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
+        # is not ordered behind all reads.
+        mass = jnp.where(summary.least < jnp.inf, mass, 0)
+        count = starts.count(storage, window)
+        return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return the importance weights of a draw."""
+        mass = jnp.where(draw.mass > 0, draw.mass, jnp.inf)
+        if self.weighting == "alf":
+            return draw.mass * draw.count.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
+        # (N P_i)^-beta / max_j (N P_j)^-beta = (p_min / p_i)^beta: neither N nor the total can overflow or cancel.
+        least = draw.least if self.weighting == "buffer" else jnp.min(mass)
+        return (jnp.where(jnp.isfinite(least), least, 0) / mass) ** _float32(self.beta)
+
+    def update(
+        self, state: PrioritizedState, slots: jax.Array, priorities: jax.Array, live: jax.Array
+    ) -> PrioritizedState:
+        """Set the priorities of live starts."""
+        priorities = priorities.astype(jnp.float32)
+        valid = _is_priority(priorities)
+        checkify.debug_check(jnp.all(valid), "update_priorities() got priorities that are negative or not finite")
+        leaf = self._leaf(jnp.where(valid, priorities, 0), state)
+        is_start = segment_tree.read(state.tree, slots) > 0
+        return _set(state, slots, leaf, priorities, live & valid & is_start)
+
+    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Reduce the priorities `[B, L]` of sequences by `eta * max + (1 - eta) * mean` over the mask."""
+        priorities = priorities.astype(jnp.float32)
+        mask = jnp.ones(priorities.shape, bool) if mask is None else mask.astype(bool)
+        largest = jnp.max(jnp.where(mask, priorities, -jnp.inf), axis=1)
+        mean = jnp.sum(jnp.where(mask, priorities, 0), axis=1) / jnp.sum(mask, axis=1)
+        eta = _float32(self.eta)
+        return eta * largest + (1 - eta) * mean
+
+    def reprioritize(self, state: PrioritizedState) -> PrioritizedState:
+        """Recompute every leaf from its priority with the present `alpha` and `epsilon`, in `O(T N)`."""
+        leaves = jnp.where(state.tree.leaves[: state.raw.shape[0]] > 0, self._leaf(state.raw, state), 0)
+        return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
+
+    def _leaf(self, priority: Scalar, state: PrioritizedState) -> jax.Array:
+        """Return `(priority + epsilon)^alpha`, positive and so bounded that the sum of all leaves is finite."""
+        limits = jnp.finfo(jnp.float32)
+        leaf = (_float32(priority) + _float32(self.epsilon)) ** _float32(self.alpha)
+        return jnp.clip(leaf, limits.tiny, limits.max / (2 * state.tree.capacity))
+
+    def _priority(self, leaf: jax.Array) -> jax.Array:
+        """Return the priority that a leaf stands for; with `alpha = 0` it could be any, and `initial` is meant."""
+        alpha = _float32(self.alpha)
+        priority = leaf ** (1 / jnp.where(alpha > 0, alpha, 1)) - _float32(self.epsilon)
+        return jnp.where(alpha > 0, jnp.maximum(priority, 0), _float32(self.initial))
+
+
+def _float32(value: Scalar) -> jax.Array:
+    return jnp.asarray(value, jnp.float32)
+
+
+def _is_priority(priorities: jax.Array) -> jax.Array:
+    return jnp.isfinite(priorities) & (priorities >= 0)
+
+
+def _set(
+    state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array
+) -> PrioritizedState:
+    tree = segment_tree.write(state.tree, slots, leaf, where)
+    inside = where & (slots >= 0) & (slots < state.raw.shape[0])
+    return PrioritizedState(tree, segment_tree.set_last_wins(state.raw, slots, raw, inside))

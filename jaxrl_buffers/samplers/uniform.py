@@ -1,0 +1,144 @@
+"""Every legal start is equally likely."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers import starts
+from jaxrl_buffers.checks import require_choice
+from jaxrl_buffers.permutation import permute, round_keys
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import Draw, Scalar, Window
+
+METHODS = ("independent", "stratified", "distinct")
+
+
+class Uniform(struct.PyTreeNode):
+    """Draw legal starts uniformly.
+
+    Args:
+        method: `"independent"` draws with replacement. `"stratified"` draws one from each of `B` equal parts of the
+            starts, so that with `B` starts each is drawn once. `"distinct"` draws without replacement: no start twice
+            in a batch; what is asked for beyond the starts there are comes back with mask False and weight 0.
+        balanced: give every environment the same share of the batch, in the order `0..N-1, 0..N-1, ...`; what is left
+            over goes to distinct random environments. The method then applies within each environment.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.ReplayBuffer(sampler=jb.Uniform(method="distinct"), length=100, num_envs=4)
+    """
+
+    method: str = struct.field(pytree_node=False, default="independent")
+    balanced: bool = struct.field(pytree_node=False, default=False)
+
+    def __post_init__(self):
+        require_choice("Uniform", "method", self.method, METHODS)
+
+    def init(self, storage_shape: tuple[int, int]) -> tuple[()]:
+        """Return no state."""
+        return ()
+
+    def mark(self, state: tuple[()], slots: jax.Array, legal: jax.Array, priorities: Any = None) -> tuple[()]:
+        """Do nothing: the window already says which starts are legal."""
+        return state
+
+    def draw(
+        self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Draw `batch_size` starts; consumes `key`."""
+        key_group, key_number = jax.random.split(key)
+        if self.balanced:
+            group = _environments(key_group, ring.shape(storage)[1], batch_size)
+            size = jnp.broadcast_to(ring.of_env(starts.count_by_env(window), group.member), (batch_size,))
+        else:
+            group = _everything(batch_size)
+            size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
+        number, valid = _NUMBERS[self.method](key_number, group, size)
+        number = jnp.where(valid, number, 0)
+        slots = (
+            starts.slot_in_env(storage, window, number, group.member)
+            if self.balanced
+            else starts.slot_of_number(storage, window, number)
+        )
+        count = starts.count(storage, window)
+        least = jnp.where(count > 0, jnp.float32(1), jnp.float32(jnp.inf))
+        return Draw(slots, valid.astype(jnp.float32), least, count.astype(jnp.float32), count)
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return ones."""
+        return jnp.ones_like(draw.mass)
+
+    def update(self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Return anything of the right shape: nobody reads it."""
+        return priorities[:, 0]
+
+    def reprioritize(self, state: tuple[()]) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+
+class _Group(NamedTuple):
+    """Draws come in groups, each with a set of starts of its own: one group, or one for each environment."""
+
+    member: jax.Array  # int32[B]: the group that each draw belongs to
+    rank: jax.Array  # int32[B]: its rank among the draws of its group
+    quota: jax.Array  # int32[B]: how many draws its group has
+    num_groups: int
+
+
+def _everything(batch_size: int) -> _Group:
+    zeros = jnp.zeros(batch_size, jnp.int32)
+    return _Group(zeros, jnp.arange(batch_size, dtype=jnp.int32), zeros + batch_size, 1)
+
+
+def _environments(key: jax.Array, num_envs: int, batch_size: int) -> _Group:
+    share, rest = divmod(batch_size, num_envs)
+    every = jnp.tile(jnp.arange(num_envs, dtype=jnp.int32), share)
+    lucky = jax.random.permutation(key, num_envs)[:rest].astype(jnp.int32)
+    member = jnp.concatenate([every, lucky])
+    rank = jnp.arange(batch_size, dtype=jnp.int32) // num_envs
+    quota = jnp.full(num_envs, share, jnp.int32).at[lucky].add(1)[member]
+    return _Group(member, rank, quota, num_envs)
+
+
+def _independent(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    number = jax.random.randint(key, size.shape, 0, jnp.maximum(size, 1), jnp.int32)
+    return number, size > 0
+
+
+def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Draw one number from each stratum of integers.
+
+    Strata differ in length by one where the quota does not divide the size; a random rotation of the whole makes
+    every number equally likely all the same.
+    """
+    key_offset, key_rotation = jax.random.split(key)
+    size_or_one = jnp.maximum(size, 1)
+    width, longer = size_or_one // group.quota, size_or_one % group.quota
+    begin = group.rank * width + jnp.minimum(group.rank, longer)
+    width = jnp.maximum(width + (group.rank < longer), 1)
+    offset = jax.random.randint(key_offset, size.shape, 0, width, jnp.int32)
+    turns = jax.random.bits(key_rotation, (group.num_groups,), jnp.uint32)[group.member]
+    rotation = (turns % size_or_one.astype(jnp.uint32)).astype(jnp.int32)
+    number = (begin + offset) % size_or_one - (size_or_one - rotation)
+    return jnp.where(number < 0, number + size_or_one, number), size > 0
+
+
+def _distinct(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Send the ranks of each group through a random permutation of its numbers."""
+    words = round_keys(key, group.num_groups)
+    if group.num_groups > 1:
+        words = words[:, :, group.member]
+    return permute(words, group.rank, size), group.rank < size
+
+
+_NUMBERS = {"independent": _independent, "stratified": _stratified, "distinct": _distinct}

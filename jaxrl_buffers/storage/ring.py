@@ -1,0 +1,209 @@
+"""A ring of `T` rows for `N` environments, as pure functions on an immutable state.
+
+Every row is written once, at `position mod T`; everything else is arithmetic on positions. Lock-step rings have one
+cursor for all environments and write contiguously; rings with per-environment cursors accept partial writes.
+
+Cost: a write touches only the rows that it writes. The index arithmetic adds or subtracts the modulus instead of
+dividing, because XLA's CPU backend does not vectorize integer division.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_buffers.types import PyTree
+
+POSITION_LIMIT = 2**30  # positions stay below this, so sums of two of them fit in int32
+
+
+class Ring(NamedTuple):
+    """The stored rows and where the next one goes."""
+
+    data: PyTree  # leaves [T, N, ...]
+    head: jax.Array  # int32[] (lock-step) or [N]: the position to be written next
+    size: jax.Array  # int32[] or [N]: how many of the newest rows are stored
+
+
+class Rows(NamedTuple):
+    """Rows to be written: the first `count[e]` of column `e` go to environment `env[e]`."""
+
+    data: PyTree  # leaves [K, E, ...]
+    env: jax.Array  # int32[E]
+    count: jax.Array  # int32[E]
+
+
+def init(example: PyTree, length: int, num_envs: int, lockstep: bool) -> Ring:
+    """Allocate an empty ring for rows like `example` (one unbatched row, or `ShapeDtypeStruct`s)."""
+    cursor_shape = () if lockstep else (num_envs,)
+    data = jax.tree.map(lambda leaf: jnp.zeros((length, num_envs, *leaf.shape), leaf.dtype), example)
+    return Ring(data, jnp.zeros(cursor_shape, jnp.int32), jnp.zeros(cursor_shape, jnp.int32))
+
+
+def shape(ring: Ring) -> tuple[int, int]:
+    """Return `(T, N)`."""
+    length, num_envs = jax.tree.leaves(ring.data)[0].shape[:2]
+    return length, num_envs
+
+
+def modulus(ring: Ring) -> int:
+    """Return what positions are counted modulo: the largest multiple of `T` within the limit."""
+    length, _ = shape(ring)
+    return POSITION_LIMIT // length * length
+
+
+def is_lockstep(ring: Ring) -> bool:
+    """Tell whether all environments share one cursor."""
+    return ring.head.ndim == 0
+
+
+def of_env(cursor: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the cursor of each environment in `env`: the common one in lock-step."""
+    return cursor if cursor.ndim == 0 else cursor.at[env].get(mode="clip")
+
+
+def wrap(index: jax.Array, period: int) -> jax.Array:
+    """Bring an index from `[-period, 2 * period)` into `[0, period)`."""
+    index = jnp.where(index < 0, index + period, index)
+    return jnp.where(index >= period, index - period, index)
+
+
+def age_of_position(ring: Ring, position: jax.Array, env: jax.Array) -> jax.Array:
+    """Return how many rows were written after `position`; the row is stored iff this is below the size."""
+    return wrap(of_env(ring.head, env) - 1 - position, modulus(ring))
+
+
+def position_of_age(ring: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the position of the row of the given age."""
+    return wrap(of_env(ring.head, env) - 1 - age, modulus(ring))
+
+
+def row_of_age(ring: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the row of the given age; meaningful for ages below `T`."""
+    length, _ = shape(ring)
+    return wrap(of_env(ring.head % length, env) - 1 - age, length)
+
+
+def age_of_row(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the age of what was last written to `row`."""
+    length, _ = shape(ring)
+    return wrap(of_env(ring.head % length, env) - 1 - row, length)
+
+
+def slot(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the flat index of `(row, env)`."""
+    _, num_envs = shape(ring)
+    return row * num_envs + env
+
+
+def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the `(row, env)` of flat slots."""
+    _, num_envs = shape(ring)
+    row = slots // num_envs
+    return row, slots - row * num_envs
+
+
+def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
+    """Gather rows at indices of any common shape."""
+    slots = slot(ring, row, env)
+
+    def gather(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(-1, *leaf.shape[2:]).at[slots].get(mode="clip")
+
+    return jax.tree.map(gather, ring.data)
+
+
+def oldest_rows(ring: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
+    """Copy out `num_rows` rows of every environment, `start` rows after the oldest one.
+
+    Returns:
+        Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]` telling which of them are stored.
+    """
+    _, num_envs = shape(ring)
+    env = jnp.arange(num_envs, dtype=jnp.int32)[None]
+    index = start + jnp.arange(num_rows, dtype=jnp.int32)[:, None]
+    size = of_env(ring.size, env)
+    stored = (index >= 0) & (index < size)
+    row = row_of_age(ring, jnp.where(stored, size - 1 - index, 0), env)
+    return read(ring, row, env), jnp.broadcast_to(stored, (num_rows, num_envs))
+
+
+def write(ring: Ring, chunk: PyTree) -> Ring:
+    """Append a chunk `[K, N, ...]` in lock-step, as at most two contiguous writes a leaf."""
+    length, _ = shape(ring)
+    num_rows = jax.tree.leaves(chunk)[0].shape[0]
+    data = jax.tree.map(lambda leaf, new: _write_contiguous(leaf, new, ring.head % length), ring.data, chunk)
+    head = (ring.head + num_rows) % modulus(ring)
+    return Ring(data, head, jnp.minimum(ring.size + num_rows, length))
+
+
+def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
+    """Write `new` at `row`, going on at row 0 behind the end.
+
+    `dynamic_update_slice` clamps its start, so a chunk that wraps is rolled by the overhang: its first part then ends
+    at the ring's end and its last part stands at the beginning, and each write keeps the other rows as they were.
+    """
+    num_rows = new.shape[0]
+    if num_rows == 1:
+        return lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
+    start = jnp.minimum(row, leaf.shape[0] - num_rows)
+    overhang = row - start
+    rolled = jnp.roll(new, overhang, axis=0)
+    is_tail = (jnp.arange(num_rows) < overhang).reshape(-1, *[1] * (new.ndim - 1))
+    kept = lax.dynamic_slice_in_dim(leaf, start, num_rows, axis=0)
+    leaf = lax.dynamic_update_slice_in_dim(leaf, jnp.where(is_tail, kept, rolled), start, axis=0)
+    first = jnp.where(is_tail, rolled, leaf[:num_rows])
+    return lax.dynamic_update_slice_in_dim(leaf, first, 0, axis=0)
+
+
+def compact(chunk: PyTree, mask: jax.Array) -> PyTree:
+    """Move the entries of `[K, N, ...]` leaves where `mask[K, N]` is True to the front, in order."""
+    order = jnp.argsort(~mask, axis=0, stable=True)
+    columns = jnp.arange(mask.shape[1])[None]
+    return jax.tree.map(lambda leaf: leaf[order, columns], chunk)
+
+
+def write_at(ring: Ring, rows: Rows) -> Ring:
+    """Append rows to some environments; needs per-environment cursors. Unknown environments are ignored."""
+    length, num_envs = shape(ring)
+    num_rows = jax.tree.leaves(rows.data)[0].shape[0]
+    known = (rows.env >= 0) & (rows.env < num_envs)
+    offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
+    row = wrap(of_env(ring.head % length, rows.env)[None] + offset, length)
+    written = known[None] & (offset < rows.count[None])
+    slots = jnp.where(written, slot(ring, row, rows.env[None]), length * num_envs)
+
+    def scatter(leaf: jax.Array, new: jax.Array) -> jax.Array:
+        flat = leaf.reshape(-1, *leaf.shape[2:])
+        return flat.at[slots].set(new, mode="drop").reshape(leaf.shape)
+
+    data = jax.tree.map(scatter, ring.data, rows.data)
+    env = jnp.where(known, rows.env, num_envs)
+    head = ring.head.at[env].add(rows.count, mode="drop") % modulus(ring)
+    size = jnp.minimum(ring.size.at[env].add(rows.count, mode="drop"), length)
+    return Ring(data, head, size)
+
+
+class Reader(NamedTuple):
+    """How views read rows, whatever storage they lie in."""
+
+    ring: Ring
+
+    def read(self, row: jax.Array, env: jax.Array) -> PyTree:
+        """Return the stored rows at indices of any common shape."""
+        return read(self.ring, row, env)
+
+    def locate(self, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the `(row, env)` of flat slots."""
+        return unravel(self.ring, slots)
+
+    def age(self, row: jax.Array, env: jax.Array) -> jax.Array:
+        """Return how many newer rows are stored."""
+        return age_of_row(self.ring, row, env)
+
+    def later(self, row: jax.Array, steps: jax.Array | int) -> jax.Array:
+        """Return the row `steps` (at most `T`) after `row`."""
+        return wrap(row + steps, shape(self.ring)[0])

@@ -1,0 +1,166 @@
+"""The data that crosses the borders between parts, and the protocols of the parts.
+
+Words, used the same way everywhere:
+
+* a **row** is a time index `t` of the ring; a **slot** is `(t, n)`, held as the flat index `t * N + n`;
+* a **start** is a slot from which a sample may begin; a **sample** is what the learner gets;
+* a **position** counts the rows ever written to an environment (modulo a large multiple of the ring's length, so that
+  it never overflows): `row = position mod T`;
+* the **age** of a row counts the rows written after it: the newest row has age 0.
+
+Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` steps of a sequence, `A` actions,
+`S` seeds, `D` devices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxrl_buffers.storage.ring import Reader, Ring
+
+PyTree = Any
+Scalar = float | jax.Array  # a hyper-parameter: a Python number, or a traced scalar
+
+
+class Transition(NamedTuple):
+    """One step of an environment; any field may be a pytree.
+
+    `terminated` ends the task (no bootstrap); `truncated` is a time limit (bootstrap from `next_obs`). `next_obs` is
+    the true successor, never the observation after an automatic reset.
+    """
+
+    obs: PyTree
+    action: PyTree
+    reward: PyTree  # [...]
+    terminated: PyTree  # bool
+    truncated: PyTree  # bool
+    next_obs: PyTree
+    extras: PyTree = ()
+
+
+class Batch(NamedTuple):
+    """What a learner trains on: `target = reward + discount * V(next_obs)`.
+
+    `[B, ...]` from `NStep`, `[B, L, ...]` from `Sequence`. `discount` is `gamma**k * (1 - terminated)` for the `k`
+    steps really used. Entries whose `mask` is False carry no information.
+    """
+
+    obs: PyTree
+    action: PyTree
+    reward: jax.Array  # float32[B] or [B, L]
+    discount: jax.Array  # float32[B] or [B, L]
+    next_obs: PyTree
+    mask: jax.Array  # bool[B] or [B, L]
+    extras: PyTree = ()
+
+
+class Handle(NamedTuple):
+    """Names stored rows for ever: a handle whose row was overwritten or cleared is recognized and ignored."""
+
+    env: jax.Array  # int32[B]
+    position: jax.Array  # int32[B]
+
+
+class Sample(NamedTuple):
+    """What every buffer's `sample` returns."""
+
+    batch: PyTree  # Batch, or the raw rows [B, L, ...] of something other than transitions
+    handle: Handle
+    weights: jax.Array  # float32[B]; ones unless priorities bias the draw, zero where there was nothing to draw
+
+
+class Window(NamedTuple):
+    """The legal starts by age: `newest, newest + stride, ...` below `oldest`.
+
+    Scalars in lock-step, `[N]` with per-environment cursors.
+    """
+
+    newest: jax.Array  # int32[] or [N]
+    oldest: jax.Array  # int32[] or [N]
+    stride: int = 1
+
+
+class Draw(NamedTuple):
+    """Drawn starts with what is needed to form weights for any sampler, mixture or shard.
+
+    A `mass` of zero says that there was nothing to draw; its slot is then meaningless.
+    """
+
+    slots: jax.Array  # int32[B]
+    mass: jax.Array  # float32[B], the unnormalized probability of each drawn start
+    least: jax.Array  # float32[], the smallest mass of any start (inf when there is none)
+    total: jax.Array  # float32[], the mass of all starts
+    count: jax.Array  # int32[], the number of starts
+
+
+class Sampler(Protocol):
+    """Decides which starts are drawn."""
+
+    def init(self, storage_shape: tuple[int, int]) -> PyTree:
+        """Return the state for a storage of shape `(T, N)`; `()` if there is none."""
+        ...
+
+    def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
+        """Take note that slots were written, or became or ceased to be legal starts.
+
+        Slots outside the storage are ignored. Priorities that are not finite and non-negative count as not given.
+        """
+        ...
+
+    def draw(
+        self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
+    ) -> Draw:
+        """Draw `batch_size` starts inside `window`; consumes `key`. `progress` in `[0, 1)` says which update it is."""
+        ...
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return the importance weights `float32[B]` of a draw."""
+        ...
+
+    def update(self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array) -> PyTree:
+        """Set priorities where `live`; never turns a slot into a start. Identity if stateless."""
+        ...
+
+    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Reduce the priorities `[B, L]` of sequences to `[B]`."""
+        ...
+
+    def reprioritize(self, state: PyTree) -> PyTree:
+        """Apply the present hyper-parameters to every stored priority. Identity if stateless."""
+        ...
+
+
+class View(Protocol):
+    """Decides what drawn starts mean."""
+
+    @property
+    def lookahead(self) -> int:
+        """How many newer rows a start needs."""
+        ...
+
+    @property
+    def lookback(self) -> int:
+        """How many older rows a start needs."""
+        ...
+
+    @property
+    def stride(self) -> int:
+        """Only every `stride`-th row may start a sample."""
+        ...
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether the view asks the episode index."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The named fields that stored rows must have."""
+        ...
+
+    def __call__(self, reader: Reader, slots: jax.Array, key: jax.Array) -> PyTree:
+        """Return the batch that begins at `slots`; consumes `key`."""
+        ...

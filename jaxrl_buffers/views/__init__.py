@@ -1,0 +1,6 @@
+"""What drawn rows mean."""
+
+from jaxrl_buffers.views.n_step import NStep
+from jaxrl_buffers.views.sequence import Sequence
+
+__all__ = ["NStep", "Sequence"]

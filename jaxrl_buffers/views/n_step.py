@@ -1,0 +1,93 @@
+"""Transitions over up to `n` steps.
+
+    reward   = sum_{i < m} gamma^i r_{t+i}
+    discount = gamma^m (1 - terminated_{t+m-1})
+    next_obs = next_obs_{t+m-1}
+
+where `m <= n` is the number of steps really used: the window stops behind a step that is terminated or truncated, and
+at the newest stored row. So a truncated episode bootstraps from its own last observation, and never crosses into the
+next one; Sutton (1988), https://doi.org/10.1007/BF00115009.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers.checks import named_field, require_at_least, require_integer
+from jaxrl_buffers.storage.ring import Reader
+from jaxrl_buffers.types import Batch, PyTree, Scalar
+
+
+class NStep(struct.PyTreeNode):
+    """View starts as n-step transitions; `n = 1` is the plain transition.
+
+    Args:
+        n: how many steps are summed up.
+        gamma: the discount of one step.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.ReplayBuffer(view=jb.NStep(n=3, gamma=0.99), length=1_000)
+    """
+
+    n: int = struct.field(pytree_node=False, default=1)
+    gamma: Scalar = 0.99
+
+    def __post_init__(self):
+        require_integer("NStep", "n", self.n, 1)
+        require_at_least("NStep", "gamma", self.gamma, 0)
+
+    lookahead = 0
+    lookback = 0
+    stride = 1
+    needs_episodes = False
+    fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+    def __call__(self, reader: Reader, slots: jax.Array, key: jax.Array) -> Batch:
+        """Return the transitions that begin at `slots[B]`; `key` is not used."""
+        row, env = reader.locate(slots)
+        offset = jnp.arange(self.n, dtype=jnp.int32)[None]
+        stored = offset <= reader.age(row, env)[:, None]
+        # Only what is used of each read is gathered: XLA drops the other fields.
+        steps = reader.read(reader.later(row[:, None], offset), jnp.broadcast_to(env[:, None], stored.shape))
+        terminated = named_field(steps, "terminated").astype(bool)
+        ended = terminated | named_field(steps, "truncated").astype(bool)
+        used = stored & ~ended_before(ended)
+        last = jnp.sum(used, axis=1, dtype=jnp.int32) - 1
+        first_step, last_step = reader.read(row, env), reader.read(reader.later(row, last), env)
+        reward, discount = _discounted(named_field(steps, "reward"), used, terminated, self.gamma)
+        return Batch(
+            obs=named_field(first_step, "obs"),
+            action=named_field(first_step, "action"),
+            reward=reward,
+            discount=discount,
+            next_obs=named_field(last_step, "next_obs"),
+            mask=jnp.ones(slots.shape, bool),
+            extras=optional_extras(first_step),
+        )
+
+
+def _discounted(
+    reward: jax.Array, used: jax.Array, terminated: jax.Array, gamma: Scalar
+) -> tuple[jax.Array, jax.Array]:
+    """Sum up the used rewards `[B, n, ...]` and return the discount of what follows."""
+    gamma = jnp.asarray(gamma, jnp.float32)
+    powers = jnp.cumprod(jnp.full(used.shape[1] + 1, gamma).at[0].set(1))
+    dtype = jnp.promote_types(reward.dtype, jnp.float32)
+    factor = jnp.where(used, powers[None, :-1], 0).astype(dtype)
+    total = jnp.sum(reward.astype(dtype) * factor.reshape(*factor.shape, *[1] * (reward.ndim - 2)), axis=1)
+    bootstraps = ~jnp.any(used & terminated, axis=1)
+    return total, jnp.where(bootstraps, powers[jnp.sum(used, axis=1)], 0)
+
+
+def ended_before(ended: jax.Array) -> jax.Array:
+    """Tell for each step of `[B, L]` whether an earlier one ended its episode."""
+    return jnp.cumsum(ended, axis=1, dtype=jnp.int32) - ended > 0
+
+
+def optional_extras(rows: PyTree) -> PyTree:
+    """Return the extras of stored rows, `()` if they have none."""
+    has_extras = "extras" in rows if isinstance(rows, dict) else hasattr(rows, "extras")
+    return named_field(rows, "extras") if has_extras else ()

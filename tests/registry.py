@@ -1,0 +1,26 @@
+"""Every buffer kind once: contract, in-place and model tests run over this list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jaxrl_buffers as jb
+
+BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
+    "uniform": lambda length, num_envs: jb.uniform(length, num_envs),
+    "stratified": lambda length, num_envs: jb.uniform(length, num_envs, method="stratified"),
+    "distinct": lambda length, num_envs: jb.uniform(length, num_envs, method="distinct"),
+    "balanced": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Uniform("stratified", balanced=True), jb.Sequence(2), length=length, num_envs=num_envs, lockstep=False
+    ),
+    "n_step": lambda length, num_envs: jb.n_step(length, num_envs, n=3, gamma=0.9),
+    "sequences": lambda length, num_envs: jb.sequences(length, num_envs, sequence_length=4, period=2, burn_in=1),
+    "prioritized": lambda length, num_envs: jb.prioritized(length, num_envs),
+    "prioritized_n_step": lambda length, num_envs: jb.prioritized(length, num_envs, n=3, gamma=0.9),
+    "prioritized_sequences": lambda length, num_envs: jb.sequences(
+        length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(stratified=False, weighting="batch")
+    ),
+    "prioritized_per_env": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(weighting="alf"), jb.NStep(n=2), length=length, num_envs=num_envs, lockstep=False
+    ),
+}
