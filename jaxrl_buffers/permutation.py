@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 NUM_ROUNDS = 24
 
@@ -34,11 +35,16 @@ def permute(words: jax.Array, index: jax.Array, size: jax.Array) -> jax.Array:
     """
     size = jnp.maximum(size, 1).astype(jnp.uint32)
     index = jnp.minimum(jnp.maximum(index, 0).astype(jnp.uint32), size - 1)
-    for pairing, coin in words:
+
+    def swap_or_not(index: jax.Array, words: jax.Array) -> tuple[jax.Array, None]:
+        pairing, coin = words
         pivot = pairing % size
         partner = jnp.where(index <= pivot, pivot - index, pivot + size - index)
         swap = _mix(jnp.maximum(index, partner) ^ coin) >> 31
-        index = jnp.where(swap == 1, partner, index)
+        return jnp.where(swap == 1, partner, index), None
+
+    # A loop: unrolled, the rounds take long to compile and run no faster.
+    index, _ = lax.scan(swap_or_not, index, words, unroll=4)
     return index.astype(jnp.int32)
 
 

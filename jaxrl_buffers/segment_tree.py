@@ -25,14 +25,20 @@ from jax import lax
 
 FAN_OUT = 8
 LEVELS_PER_UNIFORM = 4  # a float32 uniform has 23 bits; four levels of eight use 12, which leaves 11 to be fair with
+NOTHING = (0.0, float("inf"), 0.0)  # the sum, least and largest of no leaves
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
 
 class SegmentTree(struct.PyTreeNode):
-    """Non-negative leaves and what is known of their ranges; leaves behind `capacity` are zero."""
+    """Non-negative leaves and what is known of their ranges; leaves behind `capacity` are zero.
+
+    Parents stand level by level from the bottom. The small levels at the top are an array of their own, made anew by
+    every write: were they written in place, XLA would fuse that write into later reads and copy all of `inner`.
+    """
 
     leaves: jax.Array  # float32[rows * 8]
-    inner: jax.Array  # float32[inner rows, 3, 8]: sum, least, largest; level by level from the bottom
+    inner: jax.Array  # float32[rows, 3, 8]: sum, least, largest of the levels above large ones
+    top: jax.Array  # float32[rows, 3, 8]: the same of the levels above small ones
     capacity: int = struct.field(pytree_node=False)
 
 
@@ -55,8 +61,12 @@ def init(capacity: int) -> SegmentTree:
     if capacity < 1:
         raise ValueError(f"a segment tree needs a capacity of at least 1, got {capacity}.")
     rows = _rows_by_level(capacity)
-    inner = jnp.zeros((sum(rows[1:]), 3, FAN_OUT), jnp.float32).at[:, 1].set(jnp.inf)
-    return SegmentTree(jnp.zeros(rows[0] * FAN_OUT, jnp.float32), inner, capacity)
+    nothing = jnp.array(NOTHING, jnp.float32)[None, :, None]
+    inner, top = (
+        jnp.broadcast_to(nothing, (sum(rows[begin:end]), 3, FAN_OUT))
+        for begin, end in ((1, _first_top_level(rows)), (_first_top_level(rows), None))
+    )
+    return SegmentTree(jnp.zeros(rows[0] * FAN_OUT, jnp.float32), inner, top, capacity)
 
 
 def from_leaves(leaves: jax.Array) -> SegmentTree:
@@ -204,22 +214,42 @@ def _rows_by_level(capacity: int) -> list[int]:
     return rows
 
 
+def _first_top_level(rows_by_level: list[int]) -> int:
+    """Return the first level whose rows summarize a level of few rows."""
+    return next((level for level, rows in enumerate(rows_by_level[:-1], 1) if rows <= SMALL_LEVEL), 1)
+
+
+def _level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
+    """Return the array that holds a level above the leaves, and the row at which the level begins there."""
+    rows_by_level = _rows_by_level(tree.capacity)
+    first_top = _first_top_level(rows_by_level)
+    if level < first_top:
+        return tree.inner, sum(rows_by_level[1:level])
+    return tree.top, sum(rows_by_level[first_top:level])
+
+
 def _row(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return the `(sum, least, largest)` of the eight nodes of rows of a level: `float32[..., 3, 8]`."""
     if level == 0:
         return _leaf_stats(tree.leaves.reshape(-1, FAN_OUT).at[row].get(mode="clip"))
-    return tree.inner.at[row + _offset(tree, level)].get(mode="clip")
+    parents, offset = _level_of_parents(tree, level)
+    return parents.at[row + offset].get(mode="clip")
 
 
 def _masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return only the sums of `_row`, without reading the rest."""
     if level == 0:
         return tree.leaves.reshape(-1, FAN_OUT).at[row].get(mode="clip")
-    return tree.inner.at[row + _offset(tree, level), 0].get(mode="clip")
+    parents, offset = _level_of_parents(tree, level)
+    return parents.at[row + offset, 0].get(mode="clip")
 
 
-def _offset(tree: SegmentTree, level: int) -> int:
-    return sum(_rows_by_level(tree.capacity)[1:level])
+def _whole_level(tree: SegmentTree, level: int) -> jax.Array:
+    """Return all rows of a level: `float32[rows, 3, 8]`."""
+    if level == 0:
+        return _leaf_stats(tree.leaves.reshape(-1, FAN_OUT))
+    parents, offset = _level_of_parents(tree, level)
+    return lax.slice_in_dim(parents, offset, offset + _rows_by_level(tree.capacity)[level])
 
 
 def _leaf_stats(leaves: jax.Array) -> jax.Array:
@@ -234,23 +264,33 @@ def _summarize(stats: jax.Array) -> Summary:
 def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     rows_by_level = _rows_by_level(tree.capacity)
-    inner = tree.inner
-    small = max(SMALL_LEVEL, rows.shape[0])
-    for level in range(1, len(rows_by_level)):
-        below, offset = rows_by_level[level - 1], _offset(tree, level)
-        tree = tree.replace(inner=inner)
-        if below <= small:
-            parents = jnp.stack(_summarize(_row(tree, level - 1, jnp.arange(below))), axis=-1)
-            nothing = jnp.broadcast_to(jnp.array([0, jnp.inf, 0], jnp.float32), (-below % FAN_OUT, 3))
-            block = jnp.concatenate([parents, nothing]).reshape(-1, FAN_OUT, 3)
-            inner = lax.dynamic_update_slice_in_dim(inner, jnp.swapaxes(block, 1, 2), offset, axis=0)
+    first_top = _first_top_level(rows_by_level)
+    for level in range(1, first_top):
+        inner, offset = _level_of_parents(tree, level)
+        if rows.shape[0] >= rows_by_level[level - 1]:
+            block = _parents(_whole_level(tree, level - 1))
+            inner = lax.dynamic_update_slice_in_dim(inner, block, offset, axis=0)
         else:
             parents = jnp.stack(_summarize(_row(tree, level - 1, rows)), axis=-1)
-            rows_above = rows // FAN_OUT
             # Duplicates write the same numbers, so their order does not matter.
-            inner = inner.at[offset + rows_above, :, rows - rows_above * FAN_OUT].set(parents, mode="drop")
-            rows = rows_above
-    return tree.replace(inner=inner)
+            inner = inner.at[offset + rows // FAN_OUT, :, rows % FAN_OUT].set(parents, mode="drop")
+        tree, rows = tree.replace(inner=inner), rows // FAN_OUT
+    if len(rows_by_level) == 1:
+        return tree
+    levels = [_whole_level(tree, first_top - 1)]
+    while len(levels) <= len(rows_by_level) - first_top:
+        levels.append(_parents(levels[-1]))
+    return tree.replace(top=jnp.concatenate(levels[1:]))
+
+
+def _parents(children: jax.Array) -> jax.Array:
+    """Summarize all rows `[R, 3, 8]` of a level into the rows `[ceil(R / 8), 3, 8]` of the level above."""
+    missing = -children.shape[0] % FAN_OUT
+    parts = [
+        jnp.pad(part, (0, missing), constant_values=nothing).reshape(-1, FAN_OUT)
+        for part, nothing in zip(_summarize(children), NOTHING, strict=True)
+    ]
+    return jnp.stack(parts, axis=1)
 
 
 def _pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -315,5 +355,5 @@ def _group(tree: SegmentTree, level: int, begin: jax.Array, end: jax.Array, row:
     row = jnp.clip(row, 0, _rows_by_level(tree.capacity)[level] - 1)
     index = row * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)
     inside = (index >= begin) & (index < end)
-    nothing = jnp.array([[0], [jnp.inf], [0]], jnp.float32)
+    nothing = jnp.array(NOTHING, jnp.float32)[:, None]
     return _Cover(jnp.where(inside[None], _row(tree, level, row), nothing), row * FAN_OUT, jnp.int32(level))

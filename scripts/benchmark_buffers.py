@@ -3,38 +3,36 @@
     python scripts/benchmark_buffers.py --quick
     python scripts/benchmark_buffers.py --capacities 2^20 --kinds prioritized --json result.json
 
-flashbax is optional: `pip install "jaxrl-buffers[peers]"`. The cells, each timed on a full buffer of 41 floats and two
-flags a transition:
+The cells, each timed on a full buffer whose transitions are 41 floats and two flags:
 
-* `update`: set 256 priorities (prioritized only), at slots spread over the buffer as stratified draws spread them;
-* `sample`: draw 256 transitions; every leaf of the batch and the weights are summed up, so that nothing is left out.
-  flashbax has no weights: its side forms `probabilities^-beta`, divided by the largest of the batch;
+* `update`: set 256 priorities (prioritized only), at slots spread as stratified draws spread them;
+* `sample`: draw 256 transitions. Every leaf of the batch and the weights are summed up, so that nothing is left out;
+  flashbax has no weights, so its side forms `probabilities^-beta`, divided by the largest of the batch;
 * `add`: append 128 transitions;
-* `loop`: add, sample and (prioritized only) update with priorities that come from the batch.
+* `loop`: add, sample and, if prioritized, update with priorities that come from the batch.
 
-One repetition is one jitted `lax.scan` of many steps in which the state is donated, so the cost of a call from Python
-does not count. Repetitions of the libraries alternate in one process and get the same fresh random numbers. Times are
-microseconds a step: the median and, in brackets, the quartiles; a ratio is that of the medians, with the quartiles of
-the ratios of neighboring repetitions.
+One repetition is one jitted `lax.scan` of many steps whose state is donated. The libraries take turns in one process
+and get the same fresh random numbers. Times are microseconds a step: the median and, in brackets, the quartiles. A
+ratio is that of the medians, with the quartiles of the ratios of neighboring repetitions.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
-import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import jaxrl_buffers as jb
 
@@ -44,33 +42,27 @@ except ImportError:
     fbx = None
 
 PyTree = Any
-OURS = "jaxrl_buffers"
-NUM_ADDED, BATCH_SIZE = 128, 256
-ALPHA, BETA = 0.6, 0.4
-NUM_CHUNKS = 64  # different chunks that adds take in turn
+Record = dict[str, Any]
+OURS, FLASHBAX = "jaxrl_buffers", "flashbax"
 KINDS = ("uniform", "prioritized")
-CAPACITIES, QUICK_CAPACITIES = (2**13, 2**16, 2**20, 2**22), (2**13, 2**16)
-REPEATS, QUICK_REPEATS = 30, 7
-RATIO_CAPACITY = 2**20
+NUM_ADDED, BATCH_SIZE = 128, 256
+NUM_CHUNKS = 64  # different chunks, which adds take in turn
+ALPHA, BETA = 0.6, 0.4
+MIN_REPEATS = 5  # whatever the time limit
+RATIO_CAPACITY, GROWTH_CAPACITIES = 2**20, (2**16, 2**22)
 RATIO_TARGETS = {
-    ("prioritized", "loop"): 0.4,
-    ("prioritized", "sample"): 0.7,
-    ("prioritized", "update"): 1.0,
-    ("prioritized", "add"): 1.0,
-    ("uniform", "add"): 1.0,
-    ("uniform", "sample"): 0.8,
+    "uniform": {"add": 1, "sample": 0.8},
+    "prioritized": {"loop": 0.4, "sample": 0.7, "update": 1, "add": 1},
 }
-GROWTH_CAPACITIES = (2**16, 2**22)
 GROWTH_TARGETS = {"uniform": 1.5, "prioritized": 2.0}
-
-
-class Drawn(NamedTuple):
-    """What a learner takes from one `sample`."""
-
-    batch: PyTree
-    weights: PyTree
-    handle: PyTree  # what `update` wants; nothing if there are no priorities
-    reward: jax.Array
+# The operations of each cell and the steps of one repetition, which should take some ten milliseconds. `update` alone
+# comes first: it names slots as they are before other cells move the ring.
+CELLS = {
+    "update": (("update",), 256),
+    "sample": (("sample",), 256),
+    "add": (("add",), 512),
+    "loop": (("add", "sample", "update"), 128),
+}
 
 
 class Buffer(NamedTuple):
@@ -78,65 +70,25 @@ class Buffer(NamedTuple):
 
     init: Callable[[PyTree], PyTree]  # example -> state
     add: Callable[[PyTree, PyTree], PyTree]  # state, leaves [128, ...] -> state
-    sample: Callable[[PyTree, jax.Array], Drawn]  # state, key -> 256 transitions
-    update: Callable[[PyTree, PyTree, jax.Array], PyTree]  # state, handle, priorities -> state
-    handle: Callable[[jax.Array], PyTree]  # the numbers of adds in a buffer that was filled once -> handle
-
-
-class Peer(NamedTuple):
-    """A library: its name, and how it makes a buffer of a kind and capacity."""
-
-    name: str
-    make: Callable[[str, int], Buffer]
-
-
-class Cell(NamedTuple):
-    """Something to time: `scan(buffer, state, inputs) -> state, sum of what was sampled`."""
-
-    scan: Callable[[Buffer, PyTree, Inputs], tuple[PyTree, jax.Array]]
-    steps: int  # a repetition should take some ten milliseconds
-    kinds: tuple[str, ...] = KINDS
-
-
-class Result(NamedTuple):
-    """The microseconds a step of every repetition, by library."""
-
-    kind: str
-    cell: str
-    capacity: int
-    times: dict[str, np.ndarray]
-
-
-class Inputs(NamedTuple):
-    """What one repetition works on; each cell takes what it needs."""
-
-    chunks: jb.Transition  # leaves [64, 128, ...]
-    turn: jax.Array  # int32[steps]: which chunk to add
-    keys: jax.Array  # [steps]
-    slots: jax.Array  # int32[steps, 256]
-    priorities: jax.Array  # float32[steps, 256]
-
-
-def no_update(state: PyTree, handle: PyTree, priorities: jax.Array) -> PyTree:
-    """Return the state: there are no priorities."""
-    return state
+    sample: Callable[[PyTree, jax.Array], tuple[PyTree, PyTree, PyTree]]  # state, key -> batch, weights, handle
+    update: Callable[[PyTree, PyTree, jax.Array], PyTree] | None  # state, handle, priorities -> state
+    handle: Callable[[jax.Array], PyTree]  # slots, numbered as they were first filled -> handle
 
 
 def make_ours(kind: str, capacity: int) -> Buffer:
     """Return this library's buffer."""
     sampler = jb.Prioritized(alpha=ALPHA, beta=BETA) if kind == "prioritized" else jb.Uniform()
-    length = capacity // NUM_ADDED
-    buffer = jb.ReplayBuffer(sampler=sampler, view=jb.NStep(n=1), length=length, num_envs=NUM_ADDED)
+    buffer = jb.ReplayBuffer(sampler, jb.NStep(n=1), length=capacity // NUM_ADDED, num_envs=NUM_ADDED)
 
-    def sample(state: PyTree, key: jax.Array) -> Drawn:
+    def sample(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         batch, handle, weights = buffer.sample(state, key, BATCH_SIZE)
-        return Drawn(batch, weights, handle if kind == "prioritized" else (), batch.reward)
+        return batch, weights, handle if kind == "prioritized" else ()
 
     return Buffer(
         init=buffer.init,
         add=lambda state, chunk: buffer.add(state, jax.tree.map(lambda leaf: leaf[None], chunk)),
         sample=sample,
-        update=buffer.update_priorities if kind == "prioritized" else no_update,
+        update=buffer.update_priorities if kind == "prioritized" else None,
         handle=lambda slots: jb.Handle(slots % NUM_ADDED, slots // NUM_ADDED),
     )
 
@@ -146,162 +98,202 @@ def make_flashbax(kind: str, capacity: int) -> Buffer:
     options = {"max_length": capacity, "min_length": 1, "sample_batch_size": BATCH_SIZE, "add_batches": True}
     if kind == "uniform":
         buffer = fbx.make_item_buffer(**options)
-    else:
-        device = jax.default_backend()
-        buffer = fbx.make_prioritised_item_buffer(**options, priority_exponent=ALPHA, device=device)
+        return Buffer(buffer.init, buffer.add, lambda *xs: (buffer.sample(*xs).experience, (), ()), None, jnp.asarray)
+    buffer = fbx.make_prioritised_item_buffer(**options, priority_exponent=ALPHA, device=jax.default_backend())
 
-    def sample(state: PyTree, key: jax.Array) -> Drawn:
+    def sample(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         drawn = buffer.sample(state, key)
-        if kind == "uniform":
-            return Drawn(drawn.experience, (), (), drawn.experience.reward)
         weights = drawn.probabilities**-BETA
-        return Drawn(drawn.experience, weights / jnp.max(weights), drawn.indices, drawn.experience.reward)
+        return drawn.experience, weights / jnp.max(weights), drawn.indices
 
-    update = buffer.set_priorities if kind == "prioritized" else no_update
-    return Buffer(buffer.init, buffer.add, sample, update, handle=lambda slots: slots)
-
-
-PEERS = (Peer(OURS, make_ours), Peer("flashbax", make_flashbax))
+    return Buffer(buffer.init, buffer.add, sample, buffer.set_priorities, jnp.asarray)
 
 
-def random_chunks(key: jax.Array) -> jb.Transition:
-    """Return `NUM_CHUNKS` chunks of transitions."""
-    keys = jax.random.split(key, 6)
-    shape = (NUM_CHUNKS, NUM_ADDED)
-    obs, next_obs = (jax.random.normal(key, (*shape, 17)) for key in keys[:2])
-    action, reward = jax.random.normal(keys[2], (*shape, 6)), jax.random.normal(keys[3], shape)
-    terminated, truncated = (jax.random.bernoulli(key, 0.01, shape) for key in keys[4:])
-    return jb.Transition(obs, action, reward, terminated, truncated, next_obs)
+PEERS = {OURS: make_ours} | ({FLASHBAX: make_flashbax} if fbx else {})
 
 
-@partial(jax.jit, static_argnames="steps")
-def fresh_inputs(chunks: jb.Transition, key: jax.Array, capacity: int, steps: int) -> Inputs:
-    """Draw what the next repetition works on."""
-    key_steps, key_slots, key_priorities = jax.random.split(key, 3)
-    shape = (steps, BATCH_SIZE)
-    share = (jnp.arange(BATCH_SIZE)[None] + jax.random.uniform(key_slots, shape)) / BATCH_SIZE
-    slots = jnp.minimum((share * capacity).astype(jnp.int32), capacity - 1)
-    priorities = jnp.exp(jax.random.normal(key_priorities, shape))
-    return Inputs(chunks, jnp.arange(steps) % NUM_CHUNKS, jax.random.split(key_steps, steps), slots, priorities)
+def random_chunks(rng: np.random.Generator) -> jb.Transition:
+    """Return what is added: leaves `[64, 128, ...]`."""
+    obs, action, next_obs = (rng.normal(size=(NUM_CHUNKS, NUM_ADDED, size)) for size in (17, 6, 17))
+    terminated, truncated = rng.random((2, NUM_CHUNKS, NUM_ADDED)) < 0.01
+    chunks = jb.Transition(obs, action, rng.normal(size=(NUM_CHUNKS, NUM_ADDED)), terminated, truncated, next_obs)
+    return jax.tree.map(jnp.asarray, chunks)
 
 
-def pick(chunks: jb.Transition, turn: jax.Array) -> jb.Transition:
-    """Return one of the chunks."""
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, turn, keepdims=False), chunks)
+def step_inputs(rng: np.random.Generator, capacity: int, steps: int) -> tuple[jax.Array, ...]:
+    """Draw for each step the chunk to add, a key to sample with, and slots `[256]` to update with priorities."""
+    keys = jax.random.wrap_key_data(rng.integers(2**32, size=(steps, 2), dtype=np.uint32), impl="threefry2x32")
+    places = (np.arange(BATCH_SIZE) + rng.random((steps, BATCH_SIZE))) / BATCH_SIZE
+    slots, priorities = (places * capacity).astype(np.int32), rng.lognormal(size=places.shape)
+    return jax.block_until_ready((jnp.arange(steps) % NUM_CHUNKS, keys, jnp.asarray(slots), jnp.asarray(priorities)))
 
 
-def consume(drawn: Drawn) -> jax.Array:
-    """Sum up everything, so that no part of it is dead code."""
-    leaves = jax.tree.leaves((drawn.batch, drawn.weights, drawn.handle))
-    return sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in leaves)
+def run(buffer: Buffer, operations: tuple[str, ...], state: PyTree, chunks: jb.Transition, inputs: tuple) -> PyTree:
+    """Scan over the steps of one repetition; return the state and the sum of all that was sampled."""
+
+    def step(carry: tuple[PyTree, jax.Array], xs: tuple) -> tuple[tuple[PyTree, jax.Array], None]:
+        (state, total), (number, key, handle, priorities) = carry, xs
+        if operations == ("sample",):
+            # Real loops change the state. Where XLA sees that this one does not, it hoists parts of flashbax's draw
+            # and then misses a simplification.
+            state = jax.lax.optimization_barrier(state)
+        if "add" in operations:
+            chunk = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), chunks)
+            state = buffer.add(state, chunk)
+        if "sample" in operations:
+            batch, weights, handle = buffer.sample(state, key)
+            total += sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves((batch, weights, handle)))
+            priorities = jnp.abs(batch.reward)
+        if "update" in operations and buffer.update:
+            state = buffer.update(state, handle, priorities)
+        return (state, total), None
+
+    numbers, keys, slots, priorities = inputs
+    return jax.lax.scan(step, (state, jnp.float32(0)), (numbers, keys, buffer.handle(slots), priorities))[0]
 
 
-def filled(buffer: Buffer, capacity: int, chunks: jb.Transition, key: jax.Array) -> PyTree:
-    """Return a full state, with priorities of which a few are much larger than most."""
-
-    def step(state: PyTree, row: jax.Array) -> tuple[PyTree, None]:
-        state = buffer.add(state, pick(chunks, row % NUM_CHUNKS))
-        priorities = jnp.exp(jax.random.normal(jax.random.fold_in(key, row), (NUM_ADDED,)))
-        return buffer.update(state, buffer.handle(row * NUM_ADDED + jnp.arange(NUM_ADDED)), priorities), None
-
-    example = jax.tree.map(lambda leaf: leaf[0, 0], chunks)
-    fill = jax.jit(lambda state: lax.scan(step, state, jnp.arange(capacity // NUM_ADDED))[0], donate_argnums=0)
-    return fill(buffer.init(example))
+def fill(buffer: Buffer, capacity: int, chunks: jb.Transition) -> PyTree:
+    """Return a full state with log-normal priorities: a few are much larger than most."""
+    numbers = jnp.arange(capacity // NUM_ADDED) % NUM_CHUNKS
+    inputs = (numbers, numbers, jnp.arange(capacity).reshape(-1, NUM_ADDED), jnp.exp(chunks.obs[:, :, 0])[numbers])
+    add_and_update = jax.jit(partial(run, buffer, ("add", "update")), donate_argnums=0)
+    return add_and_update(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunks)), chunks, inputs)[0]
 
 
-def scan_updates(buffer: Buffer, state: PyTree, inputs: Inputs) -> tuple[PyTree, jax.Array]:
-    """Set priorities again and again."""
-
-    def step(state: PyTree, xs: tuple[PyTree, jax.Array]) -> tuple[PyTree, None]:
-        return buffer.update(state, *xs), None
-
-    return lax.scan(step, state, (buffer.handle(inputs.slots), inputs.priorities))[0], jnp.float32(0)
-
-
-def scan_samples(buffer: Buffer, state: PyTree, inputs: Inputs) -> tuple[PyTree, jax.Array]:
-    """Sample again and again."""
-
-    def step(total: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
-        return total + consume(buffer.sample(state, key)), None
-
-    return state, lax.scan(step, jnp.float32(0), inputs.keys)[0]
-
-
-def scan_adds(buffer: Buffer, state: PyTree, inputs: Inputs) -> tuple[PyTree, jax.Array]:
-    """Add again and again."""
-
-    def step(state: PyTree, turn: jax.Array) -> tuple[PyTree, None]:
-        return buffer.add(state, pick(inputs.chunks, turn)), None
-
-    return lax.scan(step, state, inputs.turn)[0], jnp.float32(0)
+def measure(kind: str, capacity: int, args: argparse.Namespace) -> Iterator[Record]:
+    """Fill a buffer of each library and time the cells on it."""
+    rng = np.random.default_rng(0)
+    chunks = random_chunks(rng)
+    buffers = {name: make(kind, capacity) for name, make in PEERS.items()}
+    states = {name: fill(buffer, capacity, chunks) for name, buffer in buffers.items()}
+    for cell in [cell for cell in CELLS if cell in args.cells and (cell != "update" or buffers[OURS].update)]:
+        operations, steps = CELLS[cell]
+        runs = {name: jax.jit(partial(run, buffers[name], operations), donate_argnums=0) for name in buffers}
+        times, begin = {name: [] for name in runs}, time.perf_counter()
+        for repetition in range(args.repeats + 1):
+            inputs = step_inputs(rng, capacity, steps)
+            for name in list(runs)[:: -1 if repetition % 2 else 1]:
+                start = time.perf_counter()
+                states[name], _ = jax.block_until_ready(runs[name](states[name], chunks, inputs))
+                times[name].append((time.perf_counter() - start) * 1e6 / steps)
+            if repetition >= MIN_REPEATS and time.perf_counter() - begin > args.seconds:
+                break
+        times = {name: np.array(values[1:]) for name, values in times.items()}  # the first repetition compiled
+        yield {"kind": kind, "cell": cell, "capacity": capacity, **summarize(times)}
 
 
-def scan_loop(buffer: Buffer, state: PyTree, inputs: Inputs) -> tuple[PyTree, jax.Array]:
-    """Add, sample and update again and again."""
+def summarize(times: dict[str, np.ndarray]) -> Record:
+    """Return the quartiles of the times by library, and of the ratios of ours to theirs."""
 
-    def step(carry: tuple[PyTree, jax.Array], xs: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
-        (state, total), (turn, key) = carry, xs
-        state = buffer.add(state, pick(inputs.chunks, turn))
-        drawn = buffer.sample(state, key)
-        return (buffer.update(state, drawn.handle, jnp.abs(drawn.reward)), total + consume(drawn)), None
+    def quartiles(values: np.ndarray) -> dict[str, float]:
+        return dict(zip(("q1", "median", "q3"), np.percentile(values, (25, 50, 75)).tolist(), strict=True))
 
-    return lax.scan(step, (state, jnp.float32(0)), (inputs.turn, inputs.keys))[0]
-
-
-# `update` comes first: it names slots as they are before the other cells move the ring.
-CELLS = {
-    "update": Cell(scan_updates, steps=256, kinds=("prioritized",)),
-    "sample": Cell(scan_samples, steps=256),
-    "add": Cell(scan_adds, steps=512),
-    "loop": Cell(scan_loop, steps=128),
-}
-
-
-def measure(cell: Cell, buffers: dict[str, Buffer], states: dict[str, PyTree], inputs: Callable, args: Any) -> dict:
-    """Time a cell, the libraries in turn; `states` moves on. Return the microseconds a step by library."""
-    runs = {name: jax.jit(partial(cell.scan, buffer), donate_argnums=0) for name, buffer in buffers.items()}
-    times = {name: [] for name in runs}
-    begin = np.inf
-    for repetition in range(-1, args.repeats):  # number -1 compiles
-        now = jax.block_until_ready(inputs(repetition + 1, cell.steps))
-        for name in list(runs)[:: -1 if repetition % 2 else 1]:
-            start = time.perf_counter()
-            states[name], total = jax.block_until_ready(runs[name](states[name], now))
-            times[name].append((time.perf_counter() - start) * 1e6 / cell.steps)
-        begin = time.perf_counter() if repetition < 0 else begin
-        if repetition >= MIN_REPEATS - 1 and time.perf_counter() - begin > args.seconds:
-            break
-    return {name: np.array(list_of_times[1:]) for name, list_of_times in times.items()}
-
-
-def measure_capacity(kind: str, capacity: int, args: argparse.Namespace) -> Iterator[Result]:
-    """Fill one buffer of each library and time all cells on it."""
-    key_chunks, key_fill, key_inputs = jax.random.split(jax.random.key(0), 3)
-    chunks = random_chunks(key_chunks)
-    buffers = {peer.name: peer.make(kind, capacity) for peer in PEERS if peer.installed}
-    states = {name: filled(buffer, capacity, chunks, key_fill) for name, buffer in buffers.items()}
-    for name, cell in CELLS.items():
-        if name in args.cells and kind in cell.kinds:
-
-            def inputs(number: int, steps: int) -> Inputs:
-                return fresh_inputs(chunks, jax.random.fold_in(key_inputs, number), capacity, steps)
-
-            yield Result(kind, name, capacity, measure(cell, buffers, states, inputs, args))
-
-
-def quartiles(values: np.ndarray) -> dict[str, float]:
-    """Return the median and the quartiles."""
-    q1, median, q3 = np.percentile(values, (25, 50, 75))
-    return {"median": float(median), "q1": float(q1), "q3": float(q3)}
-
-
-def ratio(result: Result, peer: str) -> dict[str, float]:
-    """Return the ratio of the medians, ours by the peer's, and the quartiles of the ratios of neighbors."""
-    ours, theirs = result.times[OURS], result.times[peer]
-    return {**quartiles(ours / theirs), "median": float(np.median(ours) / np.median(theirs))}
+    us = {name: quartiles(values) for name, values in times.items()}
+    ratios = {name: quartiles(times[OURS] / values) for name, values in times.items() if name != OURS}
+    for name, ratio in ratios.items():
+        ratio["median"] = us[OURS]["median"] / us[name]["median"]
+    return {"repeats": times[OURS].size, "us": us, "ratio": ratios}
 
 
 def power(capacity: int) -> str:
     """Write a power of two as such."""
     exponent = capacity.bit_length() - 1
     return f"2^{exponent}" if capacity == 2**exponent else str(capacity)
+
+
+def spread(values: dict[str, float], digits: int) -> str:
+    """Write a median with its quartiles."""
+    return "{median:.{digits}f} [{q1:.{digits}f}, {q3:.{digits}f}]".format(**values, digits=digits)
+
+
+def growths(results: list[Record]) -> list[Record]:
+    """Return by which factor our times grow with the capacity."""
+    medians = {(result["kind"], result["cell"], result["capacity"]): result["us"][OURS]["median"] for result in results}
+    capacities = {capacity for *_, capacity in medians}
+    small, large = GROWTH_CAPACITIES if capacities >= set(GROWTH_CAPACITIES) else (min(capacities), max(capacities))
+    found = []
+    for kind, cell in dict.fromkeys(key[:2] for key in medians):
+        name = f"{kind} {cell}, growth from {power(small)} to {power(large)}"
+        factor = medians[kind, cell, large] / medians[kind, cell, small]
+        found.append({"name": name, "kind": kind, "cell": cell, "from": small, "to": large, "factor": factor})
+    return found if small < large else []
+
+
+def targets(results: list[Record], grown: list[Record]) -> list[Record]:
+    """Return the targets whose capacities were measured, and whether they were met."""
+    found = []
+    for result in results:
+        limit = RATIO_TARGETS[result["kind"]].get(result["cell"])
+        if limit and result["capacity"] == RATIO_CAPACITY and FLASHBAX in result["ratio"]:
+            name = f"{result['kind']} {result['cell']} at {power(RATIO_CAPACITY)}, ratio to {FLASHBAX}"
+            found.append((name, limit, result["ratio"][FLASHBAX]["median"]))
+    for growth in grown:
+        if (growth["from"], growth["to"]) == GROWTH_CAPACITIES:
+            found.append((growth["name"], GROWTH_TARGETS[growth["kind"]], growth["factor"]))
+    return [{"name": name, "limit": limit, "reached": value, "met": value <= limit} for name, limit, value in found]
+
+
+def capacity_number(text: str) -> int:
+    """Read `2^20` or `1048576`."""
+    match = re.fullmatch(r"2\^(\d{1,2})|(\d{1,10})", text)
+    capacity = 0 if not match else 2 ** int(match[1]) if match[1] else int(match[2])
+    if capacity < BATCH_SIZE or capacity % NUM_ADDED or capacity >= 2**30:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of {NUM_ADDED} from {BATCH_SIZE} to below 2^30")
+    return capacity
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    about, _, details = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(description=about, epilog=details, formatter_class=argparse.RawTextHelpFormatter)
+    parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message}\n")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="capacities 2^13 and 2^16 and 5 repetitions, unless given: under 40 s")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="default: all")
+    add("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="default: all")
+    add("--capacities", nargs="+", type=capacity_number, help="2^20 or 1048576; default: 2^13 2^16 2^20 2^22")
+    add("--repeats", type=int, help="repetitions of each cell; default: 40")
+    add("--seconds", type=float, default=np.inf, help="end a cell after so long, but not before 5 repetitions")
+    add("--json", type=Path, metavar="PATH", help="write all results to this file too")
+    args = parser.parse_args()
+    args.capacities = sorted(set(args.capacities or ())) or [2**13, 2**16, *([] if args.quick else [2**20, 2**22])]
+    args.repeats = (MIN_REPEATS if args.quick else 40) if args.repeats is None else args.repeats
+    if args.repeats < 1 or not args.seconds > 0:
+        parser.error("--repeats and --seconds must be positive")
+    if set(args.cells) == {"update"} and "prioritized" not in args.kinds:
+        parser.error("--cells: update needs --kinds prioritized")
+    if args.json and (args.json.is_dir() or not os.access(args.json.resolve().parent, os.W_OK)):
+        parser.error(f"--json: cannot write {args.json}")
+    return args
+
+
+def main() -> None:
+    """Measure and report."""
+    args = parse_arguments()
+    if not fbx:
+        print('flashbax is not installed, so only our own times follow: pip install "jaxrl-buffers[peers]"')
+    row = "{:13}{:8}{:10}" + "{:26}" * (2 * len(PEERS) - 1)
+    theirs = [f"ratio to {name}" for name in PEERS if name != OURS]
+    print(row.format("kind", "cell", "capacity", *(f"{name} us" for name in PEERS), *theirs).rstrip(), flush=True)
+    results = []
+    for kind, capacity in itertools.product(args.kinds, args.capacities):
+        for result in measure(kind, capacity, args):
+            times = [spread(us, digits=1) for us in result["us"].values()]
+            ratios = [spread(ratio, digits=2) for ratio in result["ratio"].values()]
+            print(row.format(kind, result["cell"], power(capacity), *times, *ratios).rstrip(), flush=True)
+            results.append(result)
+    machine = {"cpu_count": os.cpu_count(), "platform": jax.default_backend(), "device": jax.devices()[0].device_kind}
+    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", *([FLASHBAX] if fbx else []))}
+    report = {"machine": machine | versions, "results": results, "growth": growths(results)}
+    report["targets"] = targets(results, report["growth"])
+    for growth in report["growth"]:
+        print(f"ours     {growth['name']}: {growth['factor']:.2f}")
+    for target in report["targets"]:
+        verdict = "met" if target["met"] else "NOT MET"
+        print(f"{verdict:8} {target['name']}: {target['reached']:.2f}, at most {target['limit']}")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -111,9 +111,17 @@ def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     slots = slot(ring, row, env)
 
     def gather(leaf: jax.Array) -> jax.Array:
-        return leaf.reshape(-1, *leaf.shape[2:]).at[slots].get(mode="clip")
+        return _entries(leaf).at[slots].get(mode="clip").reshape(*slots.shape, *leaf.shape[2:])
 
     return jax.tree.map(gather, ring.data)
+
+
+def _entries(leaf: jax.Array) -> jax.Array:
+    """Return `[T, N, ...]` as `[T * N, entry size]`, which costs nothing.
+
+    Some shapes, such as images of one channel, XLA would lay out anew for a gather or scatter: a copy of the ring.
+    """
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
 
 
 def oldest_rows(ring: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
@@ -177,8 +185,8 @@ def write_at(ring: Ring, rows: Rows) -> Ring:
     slots = jnp.where(written, slot(ring, row, rows.env[None]), length * num_envs)
 
     def scatter(leaf: jax.Array, new: jax.Array) -> jax.Array:
-        flat = leaf.reshape(-1, *leaf.shape[2:])
-        return flat.at[slots].set(new, mode="drop").reshape(leaf.shape)
+        new = new.reshape(slots.size, -1)
+        return _entries(leaf).at[slots.ravel()].set(new, mode="drop").reshape(leaf.shape)
 
     data = jax.tree.map(scatter, ring.data, rows.data)
     env = jnp.where(known, rows.env, num_envs)

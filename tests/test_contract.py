@@ -1,0 +1,177 @@
+"""What every buffer of the registry promises, eager and under `jit`, `vmap` and `scan`."""
+
+from __future__ import annotations
+
+import chex
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import EXAMPLE, random_transition, stack
+from registry import BUFFERS
+
+import jaxrl_buffers as jb
+
+LENGTH, NUM_ENVS, BATCH = 6, 2, 5
+
+
+def chunks(seed, num_rows, count):
+    """Return `count` chunks of `num_rows` random rows, stacked on a first axis."""
+    rng = np.random.default_rng(seed)
+    parts = [
+        stack([[random_transition(rng, 100 * i + k) for _ in range(NUM_ENVS)] for k in range(num_rows)])
+        for i in range(count)
+    ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+
+
+def cycle(buffer, state, chunk, key):
+    """Add, sample and update once."""
+    state = buffer.add(state, chunk)
+    sample = buffer.sample(state, key, BATCH)
+    return buffer.update_priorities(state, sample.handle, jnp.linspace(0.1, 2.0, BATCH)), sample
+
+
+jitted_cycle = jax.jit(cycle)
+
+
+@jax.jit
+def scanned(buffer, state, many, keys):
+    return jax.lax.scan(lambda state, xs: cycle(buffer, state, *xs), state, (many, keys))
+
+
+@jax.jit
+def vmapped(buffer, states, chunk, keys):
+    return jax.vmap(cycle, in_axes=(None, 0, None, 0))(buffer, states, chunk, keys)
+
+
+@pytest.fixture(params=BUFFERS)
+def buffer(request):
+    return BUFFERS[request.param](LENGTH, NUM_ENVS)
+
+
+def assert_same_kind(new, old):
+    """The same structure, shapes, dtypes and weak types: what a `scan` carry needs."""
+    assert jax.tree.structure(new) == jax.tree.structure(old)
+    for one, other in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+        assert jax.typeof(one) == jax.typeof(other)
+
+
+def test_eager_jit_scan_and_vmap_agree(buffer):
+    many, keys = chunks(0, 2, 5), jax.random.split(jax.random.key(1), 5)
+    state = last = buffer.init(EXAMPLE)
+    assert_same_kind(jitted_cycle(buffer, state, jax.tree.map(lambda leaf: leaf[0], many), keys[0])[0], state)
+    samples = []
+    for i in range(5):
+        last, sample = jitted_cycle(buffer, last, jax.tree.map(lambda leaf, i=i: leaf[i], many), keys[i])
+        samples.append(sample)
+    scanned_last, scanned_samples = scanned(buffer, state, many, keys)
+    chex.assert_trees_all_close(scanned_last, last, rtol=1e-6)
+    stacked_samples = jax.tree.map(lambda *leaves: jnp.stack(leaves), *samples)
+    chex.assert_trees_all_close(scanned_samples, stacked_samples, rtol=1e-6)
+    chunk = jax.tree.map(lambda leaf: leaf[0], many)
+    eager_state, eager_sample = cycle(buffer, last, chunk, keys[0])
+    chex.assert_trees_all_close(jitted_cycle(buffer, last, chunk, keys[0]), (eager_state, eager_sample), rtol=1e-6)
+    assert_same_kind(eager_state, state)
+    two = jax.tree.map(lambda *leaves: jnp.stack(leaves), state, last)
+    new, vmapped_samples = vmapped(buffer, two, chunk, keys[:2])
+    for seed, before in enumerate((state, last)):
+        expected = jitted_cycle(buffer, before, chunk, keys[seed])
+        got = jax.tree.map(lambda leaf, seed=seed: leaf[seed], (new, vmapped_samples))
+        chex.assert_trees_all_close(got, expected, rtol=1e-6)
+
+
+def test_samples_are_live_finite_and_depend_on_the_key_alone(buffer):
+    state = buffer.init(EXAMPLE)
+    for i in range(3):
+        state = helpers.add(buffer, state, jax.tree.map(lambda leaf: leaf[0], chunks(i, 4, 1)))
+    one, same, other = (helpers.sample(buffer, state, jax.random.key(k), batch_size=BATCH) for k in (0, 0, 1))
+    chex.assert_trees_all_equal(one, same)
+    assert not np.array_equal(one.handle.position, other.handle.position) or not np.array_equal(
+        one.handle.env, other.handle.env
+    )
+    position, newest = np.asarray(one.handle.position), np.broadcast_to(state.storage.head, NUM_ENVS)
+    assert (position < newest[np.asarray(one.handle.env)]).all()
+    assert (position >= newest[np.asarray(one.handle.env)] - LENGTH).all()
+    assert (np.asarray(one.weights) > 0).all()
+    assert np.isfinite(one.weights).all()
+    if getattr(buffer.sampler, "weighting", None) != "alf":
+        assert np.asarray(one.weights).max() <= 1
+    raw = helpers.sample(buffer, state, jax.random.PRNGKey(0), batch_size=BATCH)
+    chex.assert_trees_all_equal(raw, one)
+
+
+def test_rows_added_together_or_one_by_one_are_the_same(buffer):
+    many = jax.tree.map(lambda leaf: leaf[0], chunks(2, LENGTH, 1))
+    single = buffer.init(EXAMPLE)
+    together = helpers.add(buffer, single, many)
+    for row in range(LENGTH):
+        single = helpers.add(buffer, single, jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], many))
+    chex.assert_trees_all_equal(together, single)
+
+
+def test_nothing_is_traced_twice(buffer):
+    """Not on the second call, and not after a hyper-parameter has changed."""
+    traced = jax.jit(lambda *arguments: cycle(*arguments))  # with a cache of its own
+    chunk = jax.tree.map(lambda leaf: leaf[0], chunks(0, 2, 1))
+    state, _ = traced(buffer, buffer.init(EXAMPLE), chunk, jax.random.key(0))
+    for value in (0.3, 0.7):
+        changed = jb.with_parameters(buffer, dict.fromkeys(jb.parameters(buffer), value))
+        state, _ = traced(changed, state, chunk, jax.random.key(1))
+    assert traced._cache_size() == 1
+
+
+def test_hyper_parameters_are_vmapped(buffer):
+    leaves = jax.tree.map(lambda value: jnp.array([value, value / 2]), buffer)
+    chunk = jax.tree.map(lambda leaf: leaf[0], chunks(0, 4, 1))
+    state = buffer.init(EXAMPLE)
+    both = jax.vmap(cycle, in_axes=(0, None, None, None))(leaves, state, chunk, jax.random.key(0))
+    for i in range(2):
+        single = jitted_cycle(jax.tree.map(lambda leaf, i=i: leaf[i], leaves), state, chunk, jax.random.key(0))
+        chex.assert_trees_all_close(jax.tree.map(lambda leaf, i=i: leaf[i], both), single, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_sequences", "balanced"])
+def test_x64_mode_changes_no_result(name):
+    buffer = BUFFERS[name](LENGTH, NUM_ENVS)
+    many, keys = chunks(0, 2, 5), jax.random.split(jax.random.key(1), 5)
+    narrow = scanned(buffer, buffer.init(EXAMPLE), many, keys)[0]
+    with jax.enable_x64(True):
+        wide_state = buffer.init(EXAMPLE)
+        assert_same_kind(wide_state, buffer.init(EXAMPLE))
+        wide, samples = scanned(buffer, wide_state, many, keys)
+        assert_same_kind(wide, wide_state)
+        assert samples.weights.dtype == jnp.float32
+        example = EXAMPLE._replace(reward=np.float64(0))
+        precise = buffer.init(example)
+        precise = buffer.add(precise, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None].repeat(2, 1), example))
+        assert precise.storage.data.reward.dtype == jnp.float64
+    chex.assert_trees_all_close(jax.tree.map(np.asarray, wide), jax.tree.map(np.asarray, narrow), rtol=1e-5)
+
+
+def test_bfloat16_observations_stay_bfloat16():
+    buffer = jb.prioritized(LENGTH, NUM_ENVS, n=2)
+    example = EXAMPLE._replace(obs=jnp.zeros(3, jnp.bfloat16), next_obs=jnp.zeros(3, jnp.bfloat16))
+    state = buffer.init(example)
+    state = buffer.add(state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None].repeat(2, 1), example))
+    batch = buffer.sample(state, jax.random.key(0), 3).batch
+    assert batch.obs.dtype == batch.next_obs.dtype == state.storage.data.obs.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("value", [1, 0.7, np.float32(0.7)])
+def test_numbers_of_any_kind_serve_as_hyper_parameters(value):
+    buffer = jb.ReplayBuffer(jb.Prioritized(value, value, initial=value), jb.NStep(2, value), length=4, num_envs=2)
+    chunk = jax.tree.map(lambda leaf: leaf[0], chunks(0, 2, 1))
+    state, sample = jitted_cycle(buffer, buffer.init(EXAMPLE), chunk, jax.random.key(0))
+    assert_same_kind(state, buffer.init(EXAMPLE))
+    assert sample.batch.discount.dtype == sample.batch.reward.dtype == jnp.float32
+
+
+def test_keys_are_used_once():
+    buffer = jb.prioritized(LENGTH, NUM_ENVS)
+    chunk = jax.tree.map(lambda leaf: leaf[0], chunks(0, 2, 1))
+    with jax.debug_key_reuse(True):
+        jax.jit(cycle)(buffer, buffer.init(EXAMPLE), chunk, jax.random.key(0))
+        distinct = jb.uniform(LENGTH, NUM_ENVS, method="distinct")
+        jax.jit(cycle)(distinct, distinct.init(EXAMPLE), chunk, jax.random.key(0))

@@ -1,0 +1,179 @@
+"""Nothing of the size of the ring or the tree is copied or created: read off the compiled programs at two capacities."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+
+import helpers
+import jax
+import jax.numpy as jnp
+import pytest
+from registry import BUFFERS
+
+import jaxrl_buffers as jb
+
+SMALL, LARGE = 2**13, 2**16  # rows of two environments; compiled only, never allocated
+BATCH = 32
+ORDERS = ["add sample update", "update add sample"]
+
+
+def abstract_chunk(num_rows=2):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_rows, 2, *leaf.shape), leaf.dtype), helpers.EXAMPLE)
+
+
+def one_step(buffer, order, carry, inputs):
+    state, handle = carry
+    chunk, key = inputs
+    for operation in order.split():
+        if operation == "add":
+            state = buffer.add(state, chunk)
+        elif operation == "sample":
+            sample = buffer.sample(state, key, BATCH)
+            handle, total = sample.handle, sum(jnp.sum(leaf) for leaf in jax.tree.leaves(sample.batch))
+            total = total + jnp.sum(sample.weights)
+        else:
+            state = buffer.update_priorities(state, handle, jnp.linspace(0.1, 1.0, BATCH))
+    return (state, handle), total
+
+
+def loop(order, buffer, carry, inputs):
+    return jax.lax.scan(functools.partial(one_step, buffer, order), carry, inputs)
+
+
+def abstract_arguments(buffer, num_seeds=None):
+    def arguments(key):
+        state = buffer.init(helpers.EXAMPLE)
+        handle = jb.Handle(jnp.zeros(BATCH, jnp.int32), jnp.zeros(BATCH, jnp.int32))
+        return (state, handle), jax.random.split(key, 3)
+
+    if num_seeds is not None:
+        arguments = jax.vmap(arguments)
+    keys = jax.random.key(0) if num_seeds is None else jax.random.split(jax.random.key(0), num_seeds)
+    carry, keys = jax.eval_shape(arguments, keys)
+    lead = (3,) if num_seeds is None else (num_seeds, 3)
+    chunk = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), abstract_chunk())
+    return carry, (chunk, keys)
+
+
+def compiled_loop(name, length, order=ORDERS[0], num_seeds=None):
+    buffer = BUFFERS[name](length, 2)
+    program = functools.partial(loop, order)
+    if num_seeds is not None:
+        program = jax.vmap(program, in_axes=(None, 0, 0))
+    return jax.jit(program, donate_argnums=1).lower(buffer, *abstract_arguments(buffer, num_seeds)).compile()
+
+
+# What may touch an array as long as the ring: pass it on, read or write a few places of it, or wrap such operations.
+PLUMBING = {"parameter", "get-tuple-element", "tuple", "bitcast", "while", "call", "fusion", "opt-barrier"}
+PARTIAL_WRITES = {"dynamic-update-slice", "scatter"}
+PARTIAL_READS = {"gather", "dynamic-slice", "slice"}
+INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(?.*?\)?) ([\w-]+)\((.*)$")
+
+
+def longest(shape):
+    """Return the most elements of any array in a printed type."""
+    sizes = [math.prod(int(axis) for axis in axes.split(",") if axis) for axes in re.findall(r"\[([\d,]*)\]", shape)]
+    return max(sizes, default=0)
+
+
+def whole_array_operations(compiled, length):
+    """Return the instructions, also inside fusions, that read or write all of an array of `length` elements or more."""
+    found = []
+    for computation in compiled.as_text().split("\n\n"):
+        sizes = {}
+        for line in computation.splitlines():
+            if not (match := INSTRUCTION.match(line)):
+                continue
+            name, shape, operation, operands = match.groups()
+            sizes[name] = longest(shape)
+            reads = max((sizes.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands)), default=0)
+            writes_all = sizes[name] >= length and operation not in PLUMBING | PARTIAL_WRITES
+            reads_all = reads >= length and operation not in PLUMBING | PARTIAL_WRITES | PARTIAL_READS
+            if writes_all or reads_all:
+                found.append(line.strip()[:120])
+    return found
+
+
+def assert_in_place(small, large):
+    """Check that nothing as long as the ring is copied, made or read through, and that temporaries do not grow.
+
+    Not even by one byte a row: a tree of eight times the leaves has only one level more.
+    """
+    assert whole_array_operations(large, LARGE // 4) == []
+    before, after = small.memory_analysis().temp_size_in_bytes, large.memory_analysis().temp_size_in_bytes
+    assert after < before + LARGE, (before, after)
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_the_whole_loop_is_in_place(name):
+    small, large = compiled_loop(name, SMALL), compiled_loop(name, LARGE)
+    assert_in_place(small, large)
+
+
+@pytest.mark.parametrize("name", ["uniform", "prioritized_n_step", "prioritized_per_env"])
+def test_the_whole_loop_is_in_place_under_vmap(name):
+    small, large = compiled_loop(name, SMALL, num_seeds=3), compiled_loop(name, LARGE, num_seeds=3)
+    assert_in_place(small, large)
+
+
+def test_the_other_order_is_in_place_too():
+    small, large = (compiled_loop("prioritized_n_step", length, ORDERS[1]) for length in (SMALL, LARGE))
+    assert_in_place(small, large)
+
+
+@pytest.mark.parametrize("operation", ["add", "add many", "sample", "update"])
+def test_each_operation_alone_is_in_place(operation):
+    programs = []
+    for length in (SMALL, LARGE):
+        buffer = BUFFERS["prioritized_n_step"](length, 2)
+        (state, handle), _ = abstract_arguments(buffer)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        priorities = jax.ShapeDtypeStruct((BATCH,), jnp.float32)
+        program, arguments = {
+            "add": (jb.ReplayBuffer.add, (state, abstract_chunk())),
+            "add many": (jb.ReplayBuffer.add, (state, abstract_chunk(100))),
+            "sample": (functools.partial(jb.ReplayBuffer.sample, batch_size=BATCH), (state, key)),
+            "update": (jb.ReplayBuffer.update_priorities, (state, handle, priorities)),
+        }[operation]
+        donated = () if operation == "sample" else 1
+        programs.append(jax.jit(program, donate_argnums=donated).lower(buffer, *arguments).compile())
+    assert_in_place(*programs)
+
+
+def test_bytes_accessed_by_add_do_not_depend_on_the_capacity():
+    """Of gathers and scatters, XLA's cost model for CPUs counts the whole array, so only contiguous writes can tell."""
+    costs = []
+    for length in (SMALL, LARGE):
+        buffer = BUFFERS["uniform"](length, 2)
+        (state, _), _ = abstract_arguments(buffer)
+        add = jax.jit(jb.ReplayBuffer.add, donate_argnums=1).lower(buffer, state, abstract_chunk(100)).compile()
+        costs.append(add.cost_analysis()["bytes accessed"])
+    assert costs[0] == costs[1]
+
+
+def test_a_program_that_copies_is_caught():
+    """The reader of compiled programs does see a copy, a sum and a select of the whole ring."""
+    ring, index = jax.ShapeDtypeStruct((LARGE, 2), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.int32)
+    for wasteful in (
+        lambda ring, index: (ring.at[index].set(0.0), ring[0]),  # not donated: a copy
+        lambda ring, index: jnp.sum(ring),
+        lambda ring, index: jnp.where(jnp.arange(LARGE)[:, None] == index[0], 1.0, ring),
+    ):
+        assert whole_array_operations(jax.jit(wasteful).lower(ring, index).compile(), LARGE)
+    fine = jax.jit(lambda ring, index: ring.at[index].set(0.0), donate_argnums=0).lower(ring, index).compile()
+    assert whole_array_operations(fine, LARGE // 4) == []
+
+
+def test_donated_memory_is_reused():
+    buffer = BUFFERS["prioritized"](64, 2)
+    state = buffer.init(helpers.EXAMPLE)
+    chunk = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract_chunk())
+    add = jax.jit(jb.ReplayBuffer.add, donate_argnums=1)
+    state = add(buffer, state, chunk)
+    before = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    state = add(buffer, state, chunk)
+    after = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    sizes = [leaf.size for leaf in jax.tree.leaves(state)]
+    assert all(old == new for old, new, size in zip(before, after, sizes, strict=True) if size >= 64)

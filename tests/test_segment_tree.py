@@ -1,0 +1,201 @@
+"""Segment trees against the obvious list, at every shape of tree, and their exactness at size."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import ReferenceSegmentTree
+
+from jaxrl_buffers import host, segment_tree
+
+SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128]
+write = jax.jit(segment_tree.write)
+find = jax.jit(segment_tree.find)
+find_between = jax.jit(segment_tree.find_between)
+summarize = jax.jit(segment_tree.reduce)
+draw = jax.jit(segment_tree.draw, static_argnames=("batch_size", "stratified"))
+
+
+def leaves(tree: segment_tree.SegmentTree) -> np.ndarray:
+    return np.asarray(tree.leaves)[: tree.capacity]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_shuffled_updates_are_read_back_summed_up_and_found(size):
+    rng = np.random.default_rng(size)
+    tree = segment_tree.init(size)
+    for _ in range(3):
+        indices, values = rng.permutation(size), rng.random(size).astype(np.float32) + np.float32(0.01)
+        tree = write(tree, jnp.asarray(indices, jnp.int32), jnp.asarray(values))
+    chex.assert_trees_all_equal(segment_tree.read(tree, jnp.asarray(indices)), jnp.asarray(values))
+    total, least, largest = summarize(tree)
+    np.testing.assert_allclose(total, values.sum(), rtol=1e-6)
+    assert (float(least), float(largest)) == (values.min(), values.max())
+    ordered = leaves(tree).astype(np.float64)
+    thresholds = ordered.cumsum() - ordered + ordered * rng.random(size) * 0.999
+    assert find(tree, jnp.asarray(thresholds, jnp.float32)).tolist() == list(range(size))
+    assert find(tree, total[None]).tolist() == [size - 1]
+    assert find(tree, total[None] + 1).tolist() == [-1]
+    with pytest.raises(ValueError, match=r"find\(\) got the threshold .* amount to"):
+        host.find(tree, total[None] + 1)
+
+
+def test_a_threshold_equal_to_the_total_finds_the_last_nonzero_leaf():
+    tree = segment_tree.from_leaves(jnp.array([0.1] * 9 + [0.0]))
+    assert host.find(tree, summarize(tree).total[None]).tolist() == [8]
+
+
+def test_a_tree_of_zeros_finds_nothing():
+    tree = segment_tree.init(10)
+    assert find(tree, jnp.zeros(1)).tolist() == [-1]
+    assert float(draw(tree, jax.random.key(0), batch_size=1)[1][0]) == 0
+    assert summarize(tree) == (0, np.inf, 0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranges_match_the_reference(size):
+    rng = np.random.default_rng(size)
+    tree, reference = segment_tree.init(size), ReferenceSegmentTree(size)
+    for _ in range(8):
+        indices = rng.integers(-2, size + 3, 12).astype(np.int32)  # with duplicates, some outside
+        values = (rng.random(12) * (rng.random(12) > 0.4)).astype(np.float32)
+        tree = write(tree, indices, values)
+        reference.write(indices.tolist(), values.tolist())
+        np.testing.assert_array_equal(leaves(tree), np.array(reference.leaves, np.float32))
+        assert int(segment_tree.count_nonzero(tree)) == reference.count_nonzero()
+        start, stop = sorted(rng.integers(0, size + 1, 2).tolist())
+        part = summarize(tree, start, stop)
+        expected = reference.sum(start, stop), reference.minimum(start, stop), reference.maximum(start, stop)
+        np.testing.assert_allclose(part, expected, rtol=1e-6)
+        thresholds = np.array([0, 0.37, 0.91], np.float32) * np.float32(expected[0])
+        found = find_between(tree, start, stop, jnp.append(thresholds, 2 * expected[0] + 1))
+        assert found.tolist() == [reference.find_between(start, stop, float(t)) for t in thresholds] + [-1]
+
+
+def test_a_small_range_keeps_its_mass_beside_a_huge_one():
+    """Differences of prefix sums would give 0 here."""
+    values = np.full(1000, 1e4, np.float32)
+    values[500:514] = 0.1
+    part = summarize(segment_tree.from_leaves(jnp.asarray(values)), 500, 514)
+    np.testing.assert_allclose(part.total, 1.4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["_set_in_order", "_set_without_duplicates"])
+def test_the_last_valid_duplicate_wins(path):
+    """On both ways to set leaves, whichever the platform takes."""
+    rng = np.random.default_rng(0)
+    set_leaves = jax.jit(getattr(segment_tree, path))
+    for _ in range(20):
+        indices = rng.integers(0, 6, 16).astype(np.int32)
+        values, valid = rng.random(16).astype(np.float32), rng.random(16) < rng.choice([0.0, 0.2, 0.8])
+        expected = np.arange(6, dtype=np.float32) + 10
+        got = set_leaves(jnp.asarray(expected), indices, values, valid)
+        for index, value, ok in zip(indices, values, valid, strict=True):
+            expected[index] = value if ok else expected[index]
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_duplicates_count_once_and_the_sum_is_that_of_the_leaves():
+    tree = write(segment_tree.init(5), jnp.array([0, 0, 3, 0]), jnp.array([1.0, 1.0, 2.0, 4.0]))
+    assert leaves(tree).tolist() == [4, 0, 0, 2, 0]
+    assert int(segment_tree.count_nonzero(tree)) == 2
+    assert float(summarize(tree).total) == 6
+
+
+def test_an_empty_write_changes_nothing():
+    tree = segment_tree.from_leaves(jnp.arange(20.0))
+    chex.assert_trees_all_equal(write(tree, jnp.zeros(0, jnp.int32), jnp.zeros(0)), tree)
+    nowhere = write(tree, jnp.array([-1, 20, 10**9]), jnp.ones(3))
+    chex.assert_trees_all_equal(nowhere, tree)
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, -np.inf])
+def test_bad_values_leave_the_leaf_as_it_was(bad):
+    tree = segment_tree.from_leaves(jnp.arange(20.0))
+    chex.assert_trees_all_equal(write(tree, jnp.array([3, 4]), jnp.array([bad, 4.0])), tree)
+
+
+def test_a_leaf_is_exactly_what_was_set_at_any_dynamic_range():
+    tree = segment_tree.from_leaves(jnp.ones(1024))
+    for value in (1e6, 1e-3, 1e30, 1e-30, 1.0):
+        tree = write(tree, jnp.array([77]), jnp.array([value]))
+        assert leaves(tree)[77] == np.float32(value)
+    assert float(summarize(tree).total) == 1024
+
+
+def test_capacity_must_be_positive():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        segment_tree.init(0)
+
+
+def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
+    """2^20 slots of which 600k are written: nothing unwritten is ever drawn, sums and leaves stay exact."""
+    capacity, written, batch, rounds = 2**20, 600_000, 2048, 512
+
+    @jax.jit
+    def churn(tree, key):
+        def step(carry, key):
+            tree, model, drew_nothing = carry
+            key_index, key_value, key_draw = jax.random.split(key, 3)
+            indices = jax.random.randint(key_index, (batch,), 0, written)
+            values = jnp.minimum(jax.random.pareto(key_value, 0.5, (batch,)), 1e12)
+            tree = segment_tree.write(tree, indices, values)
+            model = segment_tree._set_without_duplicates(model, indices, values, jnp.ones(batch, bool))
+            drawn, mass, _ = segment_tree.draw(tree, key_draw, 256)
+            return (tree, model, drew_nothing + jnp.sum((drawn >= written) | (mass <= 0))), None
+
+        carry = (tree, tree.leaves, jnp.int32(0))
+        return jax.lax.scan(step, carry, jax.random.split(key, rounds))[0]
+
+    tree = segment_tree.from_leaves((jnp.arange(capacity) < written).astype(jnp.float32))
+    tree, model, drew_nothing = churn(tree, jax.random.key(0))
+    assert rounds * batch > 1e6
+    assert int(drew_nothing) == 0
+    np.testing.assert_array_equal(tree.leaves, model)
+    exact = np.asarray(tree.leaves, np.float64).sum()
+    assert abs(float(summarize(tree).total) - exact) / exact < 1e-6
+    assert float(summarize(tree).least) == np.asarray(model)[:written].min()
+    chex.assert_trees_all_equal(segment_tree.from_leaves(tree.leaves[:capacity]), tree)
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_every_residue_of_a_tree_of_2_to_25_leaves_is_drawn_equally(stratified):
+    """One float32 number could not reach the odd leaves."""
+    tree = segment_tree.from_leaves(jnp.ones(2**25))
+    drawn, _, _ = draw(tree, jax.random.key(1), batch_size=2**17, stratified=stratified)
+    counts = np.bincount(np.asarray(drawn) % 64, minlength=64)
+    chi_square = ((counts - 2**11) ** 2 / 2**11).sum()
+    assert chi_square < 120  # 63 degrees of freedom: mean 63, standard deviation 11
+    assert abs(counts[::2].sum() - 2**16) < 5 * np.sqrt(2**15)
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_draws_follow_the_leaves(stratified):
+    values = np.random.default_rng(0).gamma(0.5, size=600).astype(np.float32) * (np.arange(600) % 3 > 0)
+    tree = segment_tree.from_leaves(jnp.asarray(values))
+    num_draws = 100_000
+    drawn, mass, _ = draw(tree, jax.random.key(0), batch_size=num_draws, stratified=stratified)
+    np.testing.assert_array_equal(mass, values[np.asarray(drawn)])
+    counts, expected = np.bincount(drawn, minlength=600), num_draws * values / values.sum()
+    assert counts[values == 0].sum() == 0
+    z = (counts - expected)[values > 0] / np.sqrt(expected[values > 0] + 1e-9)
+    assert np.abs(z[expected[values > 0] > 5]).max() < 5
+
+
+def test_stratified_draws_hit_every_stratum_once():
+    drawn, _, _ = draw(segment_tree.from_leaves(jnp.ones(1000)), jax.random.key(0), batch_size=1000)
+    assert np.abs(np.asarray(drawn) - np.arange(1000)).max() <= 1
+    halves, _, _ = draw(segment_tree.from_leaves(jnp.array([3.0, 1.0])), jax.random.key(0), batch_size=1000)
+    assert np.bincount(halves).tolist() == [750, 250]
+
+
+def test_vmapped_trees_equal_a_loop_over_trees():
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 40, (3, 10)).astype(np.int32)
+    values = rng.random((3, 10)).astype(np.float32)
+    single = [write(segment_tree.init(40), indices[s], values[s]) for s in range(3)]
+    stacked = jax.vmap(lambda i, v: segment_tree.write(segment_tree.init(40), i, v))(indices, values)
+    chex.assert_trees_all_equal(stacked, jax.tree.map(lambda *parts: jnp.stack(parts), *single))
