@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.types import PyTree, Transition
 
 
-def require_at_least(owner: str, name: str, value: Any, least: float) -> None:
-    """Refuse a concrete number below `least`; tracers and arrays pass."""
-    if isinstance(value, (int, float)) and not value >= least:
-        raise ValueError(f"{owner}({name}={value}): `{name}` must be a number of at least {least}.")
+def require_number(owner: str, name: str, value: Any, least: float, most: float = math.inf) -> None:
+    """Refuse a string, or a number outside `[least, most]`; tracers and what JAX puts in their place pass."""
+    is_number = isinstance(value, (int, float, np.number))
+    if isinstance(value, str) or (is_number and not least <= value <= most):
+        limit = "" if most == math.inf else f" and at most {most}"
+        raise ValueError(f"{owner}({name}={value}): `{name}` must be a number of at least {least}{limit}.")
 
 
 def require_integer(owner: str, name: str, value: Any, least: int) -> None:
@@ -44,26 +48,26 @@ def row_structure(example: PyTree) -> PyTree:
     return jax.tree.map(structure, example)
 
 
-def check_chunk(chunk: PyTree, data: PyTree, num_columns: int) -> int:
-    """Check leaves `[K, num_columns, ...]` against the storage's `[T, N, ...]`; return `K`."""
-    given, stored = jax.tree.structure(chunk), jax.tree.structure(data)
+def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> int:
+    """Check leaves `[K, num_columns, ...]` against the shapes and dtypes of one row; return `K`, at most `length`."""
+    given, stored = jax.tree.structure(chunk), jax.tree.structure(row)
     if given != stored:
         raise ValueError(
             f"add() got a chunk of structure {given}, but the buffer stores {stored}; "
             "pass the same structure as the example given to init()."
         )
     leaves = jax.tree.leaves_with_path(chunk)
-    num_rows = np.shape(leaves[0][1])[0] if np.ndim(leaves[0][1]) else 0
-    for (path, leaf), kept in zip(leaves, jax.tree.leaves(data), strict=True):
+    num_rows = np.shape(leaves[0][1])[0] if np.ndim(leaves[0][1]) else "rows"
+    for (path, leaf), entry in zip(leaves, jax.tree.leaves(row), strict=True):
         name = jax.tree_util.keystr(path) or "(the chunk)"
-        row = (np.shape(leaf), _dtype(leaf))
-        need = ((num_rows, num_columns, *kept.shape[2:]), kept.dtype)
-        if row != need:
+        got = (np.shape(leaf), _dtype(leaf))
+        need = ((num_rows, num_columns, *entry.shape), entry.dtype)
+        if got != need:
             raise ValueError(
-                f"add() got {_spell(*row)} for leaf {name}, but {_spell(*need)} is needed: axes are [rows, environments, "
-                f"...], all leaves have the same number of rows, and each entry is {_spell(kept.shape[2:], kept.dtype)}."
+                f"add() got {_spell(*got)} for leaf {name}, but {_spell(*need)} is needed: axes are "
+                "[rows, environments, ...], all leaves have the same number of rows, and each entry is "
+                f"{_spell(entry.shape, entry.dtype)}."
             )
-    length = jax.tree.leaves(data)[0].shape[0]
     if num_rows == 0:
         raise ValueError("add() got a chunk of 0 rows; leave the call out, or pass at least one row.")
     if num_rows > length:
@@ -81,9 +85,11 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
         )
     if not isinstance(env_ids, jax.core.Tracer):
         known = np.asarray(env_ids)
+        if not known.size:
+            raise ValueError("`env_ids` names no environment; leave the call out, or name at least one.")
         if np.unique(known).size != known.size:
             raise ValueError(f"`env_ids` {known.tolist()} names an environment twice; add its rows in one column.")
-        if known.size and not (0 <= known.min() and known.max() < num_envs):
+        if known.min() < 0 or known.max() >= num_envs:
             raise ValueError(f"`env_ids` {known.tolist()} must lie between 0 and {num_envs - 1}.")
     return jnp.asarray(env_ids, jnp.int32)
 
@@ -91,8 +97,24 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
 def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) -> None:
     """Refuse an argument of another shape than those listed."""
     if np.shape(value) not in shapes:
-        options = " or ".join(map(str, shapes))
+        options = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{caller}() got `{name}` of shape {np.shape(value)}; {options} is needed.")
+
+
+def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
+    """Check that a row has the fields which a view reads, and that the flags among them are single values."""
+    for name in names:
+        try:
+            named_field(row, name)
+        except ValueError as error:
+            raise ValueError(f"init(): {view} needs the field {name!r}; {error}") from None
+    flags = {"terminated", "truncated"} if isinstance(row, Transition) else {"terminated", "truncated"} & {*names}
+    for name in sorted(flags):
+        if getattr(named_field(row, name), "shape", None) != ():
+            raise ValueError(
+                f"init(): {name!r} must be a single flag a transition, but the example has {named_field(row, name)}; "
+                "squeeze it."
+            )
 
 
 def named_field(rows: PyTree, name: str) -> PyTree:
@@ -103,8 +125,10 @@ def named_field(rows: PyTree, name: str) -> PyTree:
         fields = rows._asdict()
     elif isinstance(rows, (tuple, list)):
         fields = {str(index): value for index, value in enumerate(rows)}
+    elif dataclasses.is_dataclass(rows) and not jax.tree_util.all_leaves([rows]):
+        fields = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
     else:
-        fields = {key: value for key, value in getattr(rows, "__dict__", {}).items() if not key.startswith("_")}
+        fields = {}
     if name not in fields:
         known = ", ".join(map(str, fields)) or "none: it is a single array"
         raise ValueError(f"there is no field {name!r} in the stored rows; their fields are: {known}.")
@@ -116,4 +140,4 @@ def _dtype(leaf: Any) -> np.dtype:
 
 
 def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{np.dtype(dtype).name}{list(shape)}"
+    return f"{np.dtype(dtype).name}[{', '.join(map(str, shape))}]"

@@ -12,6 +12,7 @@ from jaxrl_buffers import starts
 from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.permutation import permute, round_keys
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Draw, PyTree, Sample
 
 # step(carry, state, sample) -> (carry, state, output): may change the buffer's state, such as by new priorities
@@ -39,7 +40,7 @@ def scan_batches(
         >>> import jaxrl_buffers as jb
         >>> buffer = jb.uniform(8)
         >>> state = buffer.init(jb.Transition(0.0, 0, 0.0, False, False, 0.0))
-        >>> chunk = jb.Transition(*[jnp.ones((8, 1), leaf.dtype) for leaf in state.storage.data[:6]])
+        >>> chunk = jax.tree.map(jnp.ones_like, state.storage.data)
         >>> state = buffer.add(state, chunk)
         >>> step = lambda total, state, sample: (total + sample.batch.reward.sum(), state, ())
         >>> total, state, _ = scan_batches(step, 0.0, buffer, state, jax.random.key(0), batch_size=4, num_batches=3)
@@ -91,8 +92,9 @@ def scan_epochs(
     require_integer("scan_epochs", "batch_size", batch_size, 1)
     require_integer("scan_epochs", "num_epochs", num_epochs, 1)
     if num_batches is None:
-        most_starts = buffer.num_envs * -(-(buffer.length - buffer.view.lookahead) // buffer.view.stride)
-        num_batches = -(-most_starts // batch_size)
+        length, num_envs = ring.shape(state.storage)
+        starts_per_env = -(-(length - buffer.view.lookahead - buffer.view.lookback) // buffer.view.stride)
+        num_batches = -(-num_envs * starts_per_env // batch_size)
     require_integer("scan_epochs", "num_batches", num_batches, 1)
     window = starts.legal_window(state.storage, buffer.view)
     count = starts.count(state.storage, window)

@@ -19,6 +19,7 @@ from jaxrl_buffers import starts
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
+    check_fields,
     check_shape,
     named_field,
     require_integer,
@@ -27,7 +28,7 @@ from jaxrl_buffers.checks import (
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
-from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, View
+from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
 
 
@@ -72,32 +73,29 @@ class ReplayBuffer(struct.PyTreeNode):
         require_integer("ReplayBuffer", "num_envs", self.num_envs, 1)
         if self.length * self.num_envs >= ring.POSITION_LIMIT:
             raise ValueError(
-                f"ReplayBuffer(length={self.length}, num_envs={self.num_envs}) has {self.length * self.num_envs} slots; "
-                f"fewer than {ring.POSITION_LIMIT} can be counted in 32 bits: shorten the ring."
+                f"ReplayBuffer(length={self.length}, num_envs={self.num_envs}): fewer than {ring.POSITION_LIMIT} slots "
+                "can be counted in 32 bits; shorten the ring."
             )
+        if hasattr(self.view, "draw") or hasattr(self.sampler, "lookahead"):
+            raise ValueError("ReplayBuffer(): a sampler stands in the place of the view, or a view in the sampler's.")
         if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
             return
-        needed = self.view.lookahead + self.view.lookback + 1
-        if needed > self.length:
+        if self.view.span > self.length:
             raise ValueError(
-                f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {needed} rows, more than the "
-                "ring holds; raise `length` or shorten the view."
+                f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {self.view.span} rows, more "
+                "than the ring holds; raise `length` or shorten the view."
             )
         if self.length % self.view.stride:
             raise ValueError(
                 f"ReplayBuffer(length={self.length}): the ring's length must be a multiple of the view's period, "
                 f"{self.view.stride}, so that sequences start at the same rows in every round; "
-                f"{self.length // self.view.stride * self.view.stride} would do."
+                f"{-(-self.length // self.view.stride) * self.view.stride} would do."
             )
 
     def init(self, example: PyTree) -> ReplayState:
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
-        for name in self.view.fields:
-            try:
-                named_field(structure, name)
-            except ValueError as error:
-                raise ValueError(f"init(): {type(self.view).__name__} needs the field {name!r}; {error}") from None
+        check_fields(structure, type(self.view).__name__, self.view.fields)
         storage = ring.init(structure, self.length, self.num_envs, self.lockstep)
         return ReplayState(storage, self.sampler.init((self.length, self.num_envs)))
 
@@ -121,8 +119,9 @@ class ReplayBuffer(struct.PyTreeNode):
             mask: `bool[K, N]` or `[N]`: write only where True, in order of time. Needs `lockstep=False`.
         """
         storage = state.storage
+        priorities = None if priorities is None else jnp.asarray(priorities, jnp.float32)
         if env_ids is None and mask is None and ring.is_lockstep(storage):
-            num_rows = check_chunk(chunk, storage.data, ring.shape(storage)[1])
+            num_rows = check_chunk(chunk, ring.row_structure(storage), *ring.shape(storage))
             chunk = jax.tree.map(jnp.asarray, chunk)
             env = _all_envs(storage)
             written = ring.write(storage, chunk)
@@ -132,8 +131,8 @@ class ReplayBuffer(struct.PyTreeNode):
             written = ring.write_at(storage, rows)
         if priorities is not None:
             check_shape("add", "priorities", priorities, (num_rows, env.shape[0]))
-            unknown = jnp.full((self.view.lookahead, env.shape[0]), jnp.nan, jnp.float32)
-            priorities = jnp.concatenate([unknown, jnp.asarray(priorities, jnp.float32)])
+            not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
+            priorities = jnp.concatenate([not_given, priorities])
         offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
         position = ring.of_env(storage.head, env[None]) + offset
         sampler = self._mark(state.sampler, written, position, env, priorities)
@@ -152,7 +151,7 @@ class ReplayBuffer(struct.PyTreeNode):
             progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
         """
         require_integer("sample", "batch_size", batch_size, 1)
-        key_draw, key_view = jax.random.split(key)
+        key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
         window = starts.legal_window(state.storage, self.view)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
         checkify.debug_check(jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
@@ -165,8 +164,7 @@ class ReplayBuffer(struct.PyTreeNode):
         slots = jnp.where(valid, draw.slots, 0)
         row, env = ring.unravel(storage, slots)
         position = ring.position_of_age(storage, ring.age_of_row(storage, row, env), env)
-        # Nothing is stored at the head, so a handle to it is stale by definition.
-        handle = Handle(env, jnp.where(valid, position, ring.of_env(storage.head, env)))
+        handle = Handle(env, jnp.where(valid, position, -1))  # no row will ever have that position
         batch = _masked(self.view(Reader(storage), slots, key), valid)
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
 
@@ -182,16 +180,14 @@ class ReplayBuffer(struct.PyTreeNode):
             mask: with `[B, L]`, the entries that count, such as `sample.batch.mask`.
         """
         priorities = jnp.asarray(priorities)
-        num_samples = jnp.shape(handle.position)[0]
-        check_shape(
-            "update_priorities", "priorities", priorities, (num_samples,), (num_samples, *priorities.shape[1:2])
-        )
-        if priorities.ndim == 2:
-            if mask is not None:
-                check_shape("update_priorities", "mask", mask, priorities.shape)
-            priorities = self.sampler.reduce(priorities, mask)
+        batch = jnp.shape(handle.position)[:1]
+        check_shape("update_priorities", "handle.position", handle.position, batch or (1,))
+        check_shape("update_priorities", "handle.env", handle.env, batch)
+        check_shape("update_priorities", "priorities", priorities, batch, (*batch, *priorities.shape[1:2]))
+        if mask is not None:
+            check_shape("update_priorities", "mask", mask, (*batch, *(priorities.shape[1:] or ("L",))))
         slots, live = _locate(state.storage, handle)
-        return ReplayState(state.storage, self.sampler.update(state.sampler, slots, priorities, live))
+        return ReplayState(state.storage, self.sampler.update(state.sampler, slots, priorities, live, mask))
 
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
@@ -208,10 +204,10 @@ class ReplayBuffer(struct.PyTreeNode):
     def size(self, state: ReplayState) -> jax.Array:
         """Count the stored slots of all environments."""
         size = state.storage.size
-        return jnp.sum(size) if size.ndim else size * ring.shape(state.storage)[1]
+        return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy out rows in order of time, `start` rows after the oldest: leaves `[num_rows, N, ...]` and which exist."""
+        """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which exist."""
         require_integer("slice", "num_rows", num_rows, 1)
         return ring.oldest_rows(state.storage, start, num_rows)
 
@@ -222,7 +218,8 @@ class ReplayBuffer(struct.PyTreeNode):
     def dequeue(
         self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
     ) -> tuple[ReplayState, PyTree, jax.Array]:
-        """Take out the oldest rows of each environment (of `env_ids` only): leaves `[num_rows, E, ...]`, which exist."""
+        """Take out the oldest rows of all environments, or of `env_ids`: leaves `[num_rows, E, ...]`, which exist."""
+        require_integer("dequeue", "num_rows", num_rows, 1)
         rows, stored = self.slice(state, 0, num_rows)
         if env_ids is not None:
             env = check_env_ids(env_ids, ring.shape(state.storage)[1])
@@ -239,7 +236,7 @@ class ReplayBuffer(struct.PyTreeNode):
         size = _set_size(storage, env, lambda old: jnp.maximum(old - num_rows, 0))
         offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
         oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
-        dropped = Ring(storage.data, storage.head, size)
+        dropped = storage._replace(size=size)
         sampler = self._mark(state.sampler, dropped, oldest + offset, env, None, only_dead=True)
         return ReplayState(dropped, self._mark_oldest(sampler, dropped, env))
 
@@ -260,7 +257,7 @@ class ReplayBuffer(struct.PyTreeNode):
         for part in name.split("."):
             data = named_field(data, part)
         row, env = ring.unravel(storage, jnp.where(live, slots, 0))
-        return ring.read(Ring(data, storage.head, storage.size), row, env), live
+        return ring.read(storage._replace(data=data), row, env), live
 
     def _mark(
         self,
@@ -275,7 +272,7 @@ class ReplayBuffer(struct.PyTreeNode):
         length, num_envs = ring.shape(storage)
         env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
         age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
-        legal = starts.is_legal(starts.legal_window(storage, self.view), storage, age, env)
+        legal = starts.is_legal(starts.legal_window(storage, self.view), age, env)
         known = (env >= 0) & (env < num_envs)
         # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
         owner = known & (age < length) & (~legal if only_dead else True)
@@ -321,8 +318,10 @@ def _partial_rows(
     if env_ids is not None and mask is not None:
         raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
     env = _chosen_envs(storage, np.arange(ring.shape(storage)[1]) if env_ids is None else env_ids)
-    num_rows = check_chunk(chunk, storage.data, env.shape[0])
+    num_rows = check_chunk(chunk, ring.row_structure(storage), ring.shape(storage)[0], env.shape[0])
     chunk = jax.tree.map(jnp.asarray, chunk)
+    ordered = jnp.sort(env)
+    checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
     if mask is None:
         return Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32)), priorities
     check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
@@ -346,6 +345,6 @@ def _locate(storage: Ring, handle: Handle) -> tuple[jax.Array, jax.Array]:
 
 def _masked(batch: PyTree, valid: jax.Array) -> PyTree:
     """Mask out what was not drawn, where the batch has a mask."""
-    if not hasattr(batch, "mask"):
+    if not isinstance(batch, Batch):
         return batch
     return batch._replace(mask=batch.mask & valid.reshape(-1, *[1] * (batch.mask.ndim - 1)))

@@ -20,7 +20,7 @@ def legal_window(storage: Ring, view: View) -> Window:
     return Window(newest, storage.size - view.lookback, view.stride)
 
 
-def is_legal(window: Window, storage: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
+def is_legal(window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
     """Tell which ages are legal starts."""
     newest, oldest = ring.of_env(window.newest, env), ring.of_env(window.oldest, env)
     inside = (age >= newest) & (age < oldest)
@@ -35,7 +35,7 @@ def count_by_env(window: Window) -> jax.Array:
 def count(storage: Ring, window: Window) -> jax.Array:
     """Count all starts."""
     counts = count_by_env(window)
-    return jnp.sum(counts) if counts.ndim else counts * ring.shape(storage)[1]
+    return jnp.sum(counts, dtype=jnp.int32) if counts.ndim else counts * ring.shape(storage)[1]
 
 
 def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Array:
@@ -44,7 +44,7 @@ def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Arra
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
     else:
-        ends = jnp.cumsum(counts)
+        ends = jnp.cumsum(counts, dtype=jnp.int32)
         env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
         number_in_env = number - (ends - counts)[env]
     return slot_in_env(storage, window, number_in_env, env)

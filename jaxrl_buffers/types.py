@@ -26,7 +26,7 @@ Scalar = float | jax.Array  # a hyper-parameter: a Python number, or a traced sc
 
 
 class Transition(NamedTuple):
-    """One step of an environment; any field may be a pytree.
+    """One step of an environment; `obs`, `action`, `next_obs` and `extras` may be any pytree.
 
     `terminated` ends the task (no bootstrap); `truncated` is a time limit (bootstrap from `next_obs`). `next_obs` is
     the true successor, never the observation after an automatic reset.
@@ -34,9 +34,9 @@ class Transition(NamedTuple):
 
     obs: PyTree
     action: PyTree
-    reward: PyTree  # [...]
-    terminated: PyTree  # bool
-    truncated: PyTree  # bool
+    reward: Any  # a number, or a vector of them
+    terminated: Any  # a bool
+    truncated: Any  # a bool
     next_obs: PyTree
     extras: PyTree = ()
 
@@ -58,7 +58,10 @@ class Batch(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """Names stored rows for ever: a handle whose row was overwritten or cleared is recognized and ignored."""
+    """Names stored rows: a handle whose row was overwritten or cleared is recognized and ignored.
+
+    Positions repeat after about 10^9 rows; until then an old handle cannot be mistaken for a new one.
+    """
 
     env: jax.Array  # int32[B]
     position: jax.Array  # int32[B]
@@ -120,12 +123,13 @@ class Sampler(Protocol):
         """Return the importance weights `float32[B]` of a draw."""
         ...
 
-    def update(self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array) -> PyTree:
-        """Set priorities where `live`; never turns a slot into a start. Identity if stateless."""
-        ...
+    def update(
+        self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
+    ) -> PyTree:
+        """Set priorities `[B]`, or `[B, L]` with a mask, where `live`; never turns a slot into a start.
 
-    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Reduce the priorities `[B, L]` of sequences to `[B]`."""
+        Identity if stateless.
+        """
         ...
 
     def reprioritize(self, state: PyTree) -> PyTree:
@@ -147,6 +151,11 @@ class View(Protocol):
         ...
 
     @property
+    def span(self) -> int:
+        """How many rows a sample may read."""
+        ...
+
+    @property
     def stride(self) -> int:
         """Only every `stride`-th row may start a sample."""
         ...
@@ -154,6 +163,11 @@ class View(Protocol):
     @property
     def needs_episodes(self) -> bool:
         """Whether the view asks the episode index."""
+        ...
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the view uses its key; splitting one for nothing would cost as much as a draw."""
         ...
 
     @property

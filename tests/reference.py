@@ -32,7 +32,8 @@ class ReferenceRing:
     def _environments(self, env_ids: Sequence[int] | None) -> list[int]:
         """Returns the listed environments as ints, all of them for None."""
         envs = list(range(self.num_envs)) if env_ids is None else [int(env) for env in env_ids]
-        assert len(set(envs)) == len(envs) and set(envs) <= set(range(self.num_envs)), f"bad env_ids {envs}"
+        assert len(set(envs)) == len(envs), f"env_ids {envs} names an environment twice"
+        assert set(envs) <= set(range(self.num_envs)), f"env_ids {envs} are not all environments"
         return envs
 
     def add(self, chunk: Sequence[Sequence[Any]], env_ids: Sequence[int] | None = None, mask: Any = None) -> None:
@@ -104,7 +105,8 @@ def legal_starts(ring: ReferenceRing, lookahead: int = 0, lookback: int = 0, per
 
 def n_step(ring: ReferenceRing, env: int, position: int, n: int, gamma: float) -> dict[str, Any]:
     """Returns the n-step transition from a live position; it ends early at episode ends and at the write head."""
-    assert n >= 1 and ring.is_live(env, position), f"no {n}-step window from position {position} of env {env}"
+    assert n >= 1, f"no window has {n} steps"
+    assert ring.is_live(env, position), f"position {position} of env {env} is not stored"
     gamma = float(gamma)  # a float32 scalar would pull the powers down to float32
     used = []
     for offset in range(n):

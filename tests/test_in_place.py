@@ -1,4 +1,4 @@
-"""Nothing of the size of the ring or the tree is copied or created: read off the compiled programs at two capacities."""
+"""Nothing as large as the ring or the tree is copied, made or read through: read off compiled programs."""
 
 from __future__ import annotations
 

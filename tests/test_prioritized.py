@@ -112,8 +112,9 @@ def test_row_24_sequence_priorities_persist_for_several_environments():
     state = helpers.update_priorities(buffer, state, handle, priorities, mask)
     leaves = helpers.leaves(state).reshape(6, 3)
     np.testing.assert_allclose([leaves[0, 0], leaves[2, 1], leaves[3, 2]], [1.0, 3.9, 8.0], rtol=1e-6)
-    nothing = helpers.update_priorities(buffer, state, handle, priorities, jnp.zeros((3, 2), bool))
-    chex.assert_trees_all_equal(nothing, state)
+    state = helpers.update_priorities(buffer, state, handle, priorities, jnp.zeros((3, 2), bool))
+    leaves = helpers.leaves(state).reshape(6, 3)  # nothing to learn from: as unlikely as can be
+    assert 0 < max(leaves[0, 0], leaves[2, 1], leaves[3, 2]) < 1e-30
 
 
 def test_row_25_the_last_duplicate_wins():
@@ -152,6 +153,19 @@ def test_row_56_new_rows_get_the_largest_leaf_or_the_initial_priority():
     state = helpers.update_priorities(buffer, state, handles([0, 1]), jnp.array([0.5, 0.25]))
     state = helpers.add(buffer, state, scalars([2]))
     assert helpers.leaves(state).tolist() == [0.5, 0.25, 2, 0]
+
+
+def test_handles_of_what_was_not_drawn_never_become_live():
+    buffer, state = number_buffer(4, sampler=jb.Prioritized(**RAW))
+    nothing = helpers.sample(buffer, state, jax.random.key(0), batch_size=2)
+    state = helpers.add(buffer, state, scalars([0, 1]))
+    chex.assert_trees_all_equal(helpers.update_priorities(buffer, state, nothing.handle, jnp.full(2, 77.0)), state)
+
+
+def test_weights_do_not_vanish_at_any_dynamic_range():
+    buffer, state = with_priorities([1e-38, 1e30, 1e30], beta=0.5, **RAW)
+    weights = helpers.sample(buffer, state, jax.random.key(0), batch_size=8).weights
+    np.testing.assert_allclose(weights, 1e-34, rtol=1e-3)
 
 
 def test_row_57_outdated_positions_are_ignored():

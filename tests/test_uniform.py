@@ -54,8 +54,8 @@ def assert_uniform(counts):
 def test_row_3_every_stored_slot_is_equally_likely(method):
     buffer, state = filled(10, 13, num_envs=3, sampler=jb.Uniform(method))
     partly, partly_state = filled(10, 7, num_envs=3, sampler=jb.Uniform(method))
-    for buffer, state, rows in ((buffer, state, range(3, 13)), (partly, partly_state, range(7))):
-        env, position, valid = drawn_starts(buffer, state, 6250, 16)
+    for case, case_state, rows in ((buffer, state, range(3, 13)), (partly, partly_state, range(7))):
+        env, position, valid = drawn_starts(case, case_state, 6250, 16)
         assert valid.all()
         assert set(position.ravel().tolist()) == set(rows)
         counts = np.zeros((len(rows), 3))
@@ -115,6 +115,14 @@ def test_row_53_as_many_strata_as_starts_draw_each_once():
     assert (slots == np.arange(30)).all()
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+def test_more_strata_than_starts_draw_each_equally_often(balanced):
+    buffer, state = filled(10, 3, num_envs=2, sampler=jb.Uniform("stratified", balanced))
+    env, position, _ = drawn_starts(buffer, state, 20, 32)
+    for batch in position * 2 + env:
+        assert sorted(np.bincount(batch, minlength=6).tolist()) == [5, 5, 5, 5, 6, 6]
+
+
 def test_stratified_draws_of_a_million_do_not_repeat():
     """float32 strata would repeat some 2 % of them."""
     buffer, state = number_buffer(2**17, 8, sampler=jb.Uniform("stratified"))
@@ -128,7 +136,7 @@ def test_distinct_masks_what_is_not_there():
     sample = helpers.sample(buffer, state, jax.random.key(0), batch_size=9)
     assert sample.weights.tolist() == [1] * 6 + [0] * 3
     assert len({*zip(sample.handle.env.tolist(), sample.handle.position.tolist(), strict=True)} - {(0, 3)}) == 6
-    assert (sample.handle.position[6:] == state.storage.head).all()  # a handle to nothing
+    assert (sample.handle.position[6:] == -1).all()  # handles to nothing
 
 
 def test_an_empty_buffer_gives_nothing():

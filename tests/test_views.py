@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import helpers
 import jax
 import jax.numpy as jnp
@@ -83,6 +85,26 @@ def test_vector_rewards_and_low_precision():
     assert batch.reward.dtype == jnp.float32
     assert batch.reward.shape == (16, 2)
     assert set(np.asarray(batch.reward).ravel().tolist()) == {4.5, 3.0}
+
+
+def test_rewards_behind_an_end_may_be_anything():
+    batch = n_step_batch(2, 0.9, [1.0, np.nan, 2.0], terminated=[True, False, False])
+    assert batch.reward[0] == 1.0
+    assert np.isnan(batch.reward[1])
+
+
+def test_flags_must_be_single():
+    example = jb.Transition(0.0, 0, 0.0, np.zeros(1, bool), False, 0.0)
+    for buffer in (jb.uniform(4), jb.sequences(4, sequence_length=2)):
+        with pytest.raises(ValueError, match=r"'terminated' must be a single flag.*squeeze it"):
+            buffer.init(example)
+
+
+def test_rows_with_a_mask_of_their_own_keep_it():
+    buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=3)
+    Row = collections.namedtuple("Row", "mask")
+    state = buffer.add(buffer.init(Row(np.int32(0))), Row(np.full((1, 1), 6, np.int32)))
+    assert buffer.sample(state, jax.random.key(0), 2).batch.mask.tolist() == [[6], [6]]
 
 
 def test_rows_of_other_structures_are_read_by_name():

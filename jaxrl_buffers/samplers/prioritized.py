@@ -7,6 +7,7 @@ Schaul et al., Prioritized Experience Replay, https://arxiv.org/abs/1511.05952
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from flax import struct
 from jax.experimental import checkify
 
 from jaxrl_buffers import segment_tree, starts
-from jaxrl_buffers.checks import require_at_least, require_choice
+from jaxrl_buffers.checks import require_choice, require_number
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -35,12 +36,13 @@ class Prioritized(struct.PyTreeNode):
 
     New starts get the largest leaf there is, or `initial` if that is larger, or the priority given to `add`.
     Priorities that are negative or not finite change nothing. A changed `alpha` affects later writes;
-    `buffer.reprioritize(state)` applies it to all rows.
+    `buffer.reprioritize(state)`, best called at once, applies it to all rows.
 
     Args:
         alpha: how much priorities matter; 0 draws uniformly.
         beta: how much of the bias the weights correct; 1 corrects it wholly.
-        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number.
+        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number, and next
+            to it all other weights of `weighting="buffer"` are nearly zero too.
         initial: the priority of new starts while no larger one is stored.
         eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
         stratified: draw one start from each of `B` equal parts of the mass instead of independently.
@@ -63,7 +65,7 @@ class Prioritized(struct.PyTreeNode):
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial", "eta"):
-            require_at_least("Prioritized", name, getattr(self, name), 0)
+            require_number("Prioritized", name, getattr(self, name), 0, 1 if name == "eta" else math.inf)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
 
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
@@ -104,32 +106,41 @@ class Prioritized(struct.PyTreeNode):
             return draw.mass * draw.count.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
         # (N P_i)^-beta / max_j (N P_j)^-beta = (p_min / p_i)^beta: neither N nor the total can overflow or cancel.
         least = draw.least if self.weighting == "buffer" else jnp.min(mass)
-        return (jnp.where(jnp.isfinite(least), least, 0) / mass) ** _float32(self.beta)
+        beta = _float32(self.beta)
+        return jnp.where(jnp.isfinite(least), least, 0) ** beta / mass**beta
 
     def update(
-        self, state: PrioritizedState, slots: jax.Array, priorities: jax.Array, live: jax.Array
+        self,
+        state: PrioritizedState,
+        slots: jax.Array,
+        priorities: jax.Array,
+        live: jax.Array,
+        mask: jax.Array | None = None,
     ) -> PrioritizedState:
         """Set the priorities of live starts."""
         priorities = priorities.astype(jnp.float32)
+        if priorities.ndim == 2:
+            priorities = self._sequence_priority(priorities, mask)
         valid = _is_priority(priorities)
-        checkify.debug_check(jnp.all(valid), "update_priorities() got priorities that are negative or not finite")
+        checkify.debug_check(
+            jnp.all(valid | ~live), "update_priorities() got priorities that are negative or not finite"
+        )
         leaf = self._leaf(jnp.where(valid, priorities, 0), state)
         is_start = segment_tree.read(state.tree, slots) > 0
         return _set(state, slots, leaf, priorities, live & valid & is_start)
-
-    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Reduce the priorities `[B, L]` of sequences by `eta * max + (1 - eta) * mean` over the mask."""
-        priorities = priorities.astype(jnp.float32)
-        mask = jnp.ones(priorities.shape, bool) if mask is None else mask.astype(bool)
-        largest = jnp.max(jnp.where(mask, priorities, -jnp.inf), axis=1)
-        mean = jnp.sum(jnp.where(mask, priorities, 0), axis=1) / jnp.sum(mask, axis=1)
-        eta = _float32(self.eta)
-        return eta * largest + (1 - eta) * mean
 
     def reprioritize(self, state: PrioritizedState) -> PrioritizedState:
         """Recompute every leaf from its priority with the present `alpha` and `epsilon`, in `O(T N)`."""
         leaves = jnp.where(state.tree.leaves[: state.raw.shape[0]] > 0, self._leaf(state.raw, state), 0)
         return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
+
+    def _sequence_priority(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Reduce `[B, L]` by `eta * max + (1 - eta) * mean` over the mask; zero where nothing counts."""
+        mask = jnp.ones(priorities.shape, bool) if mask is None else jnp.asarray(mask, bool)
+        largest = jnp.max(jnp.where(mask, priorities, -jnp.inf), axis=1)
+        mean = jnp.sum(jnp.where(mask, priorities, 0), axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+        eta = _float32(self.eta)
+        return jnp.where(jnp.any(mask, axis=1), eta * largest + (1 - eta) * mean, 0)
 
     def _leaf(self, priority: Scalar, state: PrioritizedState) -> jax.Array:
         """Return `(priority + epsilon)^alpha`, positive and so bounded that the sum of all leaves is finite."""
@@ -141,7 +152,7 @@ class Prioritized(struct.PyTreeNode):
         """Return the priority that a leaf stands for; with `alpha = 0` it could be any, and `initial` is meant."""
         alpha = _float32(self.alpha)
         priority = leaf ** (1 / jnp.where(alpha > 0, alpha, 1)) - _float32(self.epsilon)
-        return jnp.where(alpha > 0, jnp.maximum(priority, 0), _float32(self.initial))
+        return jnp.where(alpha > 0, jnp.clip(priority, 0, jnp.finfo(jnp.float32).max), _float32(self.initial))
 
 
 def _float32(value: Scalar) -> jax.Array:

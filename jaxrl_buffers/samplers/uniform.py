@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers.checks import require_choice
+from jaxrl_buffers.integers import random_below
 from jaxrl_buffers.permutation import permute, round_keys
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
@@ -51,8 +52,9 @@ class Uniform(struct.PyTreeNode):
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        key_group, key_number = jax.random.split(key)
+        key_number = key
         if self.balanced:
+            key_group, key_number = jax.random.split(key)
             group = _environments(key_group, ring.shape(storage)[1], batch_size)
             size = jnp.broadcast_to(ring.of_env(starts.count_by_env(window), group.member), (batch_size,))
         else:
@@ -66,20 +68,23 @@ class Uniform(struct.PyTreeNode):
             else starts.slot_of_number(storage, window, number)
         )
         count = starts.count(storage, window)
-        least = jnp.where(count > 0, jnp.float32(1), jnp.float32(jnp.inf))
-        return Draw(slots, valid.astype(jnp.float32), least, count.astype(jnp.float32), count)
+        if self.balanced:  # within an environment, every start has an equal part of the same share
+            sizes = jnp.broadcast_to(starts.count_by_env(window), ring.shape(storage)[1:]).astype(jnp.float32)
+            mass, least, total = 1 / size.astype(jnp.float32), 1 / jnp.max(sizes), jnp.sum(sizes > 0)
+        else:
+            mass, least, total = jnp.ones(batch_size), jnp.where(count > 0, 1, jnp.inf), count
+        mass = jnp.where(valid, mass, 0)
+        return Draw(slots, mass, least.astype(jnp.float32), total.astype(jnp.float32), count)
 
     def weights(self, draw: Draw) -> jax.Array:
         """Return ones."""
         return jnp.ones_like(draw.mass)
 
-    def update(self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array) -> tuple[()]:
+    def update(
+        self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: Any = None
+    ) -> tuple[()]:
         """Do nothing."""
         return state
-
-    def reduce(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Return anything of the right shape: nobody reads it."""
-        return priorities[:, 0]
 
     def reprioritize(self, state: tuple[()]) -> tuple[()]:
         """Do nothing."""
@@ -111,8 +116,7 @@ def _environments(key: jax.Array, num_envs: int, batch_size: int) -> _Group:
 
 
 def _independent(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-    number = jax.random.randint(key, size.shape, 0, jnp.maximum(size, 1), jnp.int32)
-    return number, size > 0
+    return random_below(key, jnp.maximum(size, 1)), size > 0
 
 
 def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -124,12 +128,12 @@ def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Arr
     key_offset, key_rotation = jax.random.split(key)
     size_or_one = jnp.maximum(size, 1)
     width, longer = size_or_one // group.quota, size_or_one % group.quota
-    begin = group.rank * width + jnp.minimum(group.rank, longer)
+    # With more draws than numbers, go round and round.
+    begin = jnp.where(width > 0, group.rank * width + jnp.minimum(group.rank, longer), group.rank % size_or_one)
     width = jnp.maximum(width + (group.rank < longer), 1)
-    offset = jax.random.randint(key_offset, size.shape, 0, width, jnp.int32)
-    turns = jax.random.bits(key_rotation, (group.num_groups,), jnp.uint32)[group.member]
-    rotation = (turns % size_or_one.astype(jnp.uint32)).astype(jnp.int32)
-    number = (begin + offset) % size_or_one - (size_or_one - rotation)
+    size_by_group = jnp.zeros(group.num_groups, jnp.int32).at[group.member].set(size_or_one)
+    rotation = random_below(key_rotation, jnp.maximum(size_by_group, 1))[group.member]
+    number = (begin + random_below(key_offset, width)) % size_or_one - (size_or_one - rotation)
     return jnp.where(number < 0, number + size_or_one, number), size > 0
 
 

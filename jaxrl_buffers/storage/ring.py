@@ -49,6 +49,11 @@ def shape(ring: Ring) -> tuple[int, int]:
     return length, num_envs
 
 
+def row_structure(ring: Ring) -> PyTree:
+    """Return the shapes and dtypes of one row."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), ring.data)
+
+
 def modulus(ring: Ring) -> int:
     """Return what positions are counted modulo: the largest multiple of `T` within the limit."""
     length, _ = shape(ring)
@@ -108,20 +113,7 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     """Gather rows at indices of any common shape."""
-    slots = slot(ring, row, env)
-
-    def gather(leaf: jax.Array) -> jax.Array:
-        return _entries(leaf).at[slots].get(mode="clip").reshape(*slots.shape, *leaf.shape[2:])
-
-    return jax.tree.map(gather, ring.data)
-
-
-def _entries(leaf: jax.Array) -> jax.Array:
-    """Return `[T, N, ...]` as `[T * N, entry size]`, which costs nothing.
-
-    Some shapes, such as images of one channel, XLA would lay out anew for a gather or scatter: a copy of the ring.
-    """
-    return leaf.reshape(leaf.shape[0] * leaf.shape[1], -1)
+    return jax.tree.map(lambda leaf: leaf.at[row, env].get(mode="clip"), ring.data)
 
 
 def oldest_rows(ring: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
@@ -182,13 +174,10 @@ def write_at(ring: Ring, rows: Rows) -> Ring:
     offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
     row = wrap(of_env(ring.head % length, rows.env)[None] + offset, length)
     written = known[None] & (offset < rows.count[None])
-    slots = jnp.where(written, slot(ring, row, rows.env[None]), length * num_envs)
-
-    def scatter(leaf: jax.Array, new: jax.Array) -> jax.Array:
-        new = new.reshape(slots.size, -1)
-        return _entries(leaf).at[slots.ravel()].set(new, mode="drop").reshape(leaf.shape)
-
-    data = jax.tree.map(scatter, ring.data, rows.data)
+    row = jnp.where(written, row, length)  # outside: dropped
+    env = jnp.broadcast_to(rows.env[None], row.shape)
+    # Not through flat indices: reshaped to and fro, XLA lays some arrays out anew, which copies the whole ring.
+    data = jax.tree.map(lambda leaf, new: leaf.at[row, env].set(new, mode="drop"), ring.data, rows.data)
     env = jnp.where(known, rows.env, num_envs)
     head = ring.head.at[env].add(rows.count, mode="drop") % modulus(ring)
     size = jnp.minimum(ring.size.at[env].add(rows.count, mode="drop"), length)

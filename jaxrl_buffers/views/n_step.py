@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers.checks import named_field, require_at_least, require_integer
+from jaxrl_buffers.checks import named_field, require_integer, require_number
 from jaxrl_buffers.storage.ring import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 
@@ -37,24 +37,31 @@ class NStep(struct.PyTreeNode):
 
     def __post_init__(self):
         require_integer("NStep", "n", self.n, 1)
-        require_at_least("NStep", "gamma", self.gamma, 0)
+        require_number("NStep", "gamma", self.gamma, 0)
 
-    lookahead = 0
+    lookahead = 0  # windows are shortened at the write head
     lookback = 0
     stride = 1
     needs_episodes = False
+    is_random = False
     fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+    @property
+    def span(self) -> int:
+        """How many rows a sample may read."""
+        return self.n
 
     def __call__(self, reader: Reader, slots: jax.Array, key: jax.Array) -> Batch:
         """Return the transitions that begin at `slots[B]`; `key` is not used."""
         row, env = reader.locate(slots)
         offset = jnp.arange(self.n, dtype=jnp.int32)[None]
-        stored = offset <= reader.age(row, env)[:, None]
+        rows = reader.later(row[:, None], offset)
         # Only what is used of each read is gathered: XLA drops the other fields.
-        steps = reader.read(reader.later(row[:, None], offset), jnp.broadcast_to(env[:, None], stored.shape))
+        steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
         terminated = named_field(steps, "terminated").astype(bool)
         ended = terminated | named_field(steps, "truncated").astype(bool)
-        used = stored & ~ended_before(ended)
+        used = (offset <= reader.age(row, env)[:, None]) & ~ended_before(ended)
+        used = used if self.n > 1 else jnp.ones_like(used)  # known without looking, which saves the work
         last = jnp.sum(used, axis=1, dtype=jnp.int32) - 1
         first_step, last_step = reader.read(row, env), reader.read(reader.later(row, last), env)
         reward, discount = _discounted(named_field(steps, "reward"), used, terminated, self.gamma)
@@ -74,10 +81,11 @@ def _discounted(
 ) -> tuple[jax.Array, jax.Array]:
     """Sum up the used rewards `[B, n, ...]` and return the discount of what follows."""
     gamma = jnp.asarray(gamma, jnp.float32)
-    powers = jnp.cumprod(jnp.full(used.shape[1] + 1, gamma).at[0].set(1))
+    powers = jnp.cumprod(jnp.where(jnp.arange(used.shape[1] + 1) == 0, 1, gamma))
     dtype = jnp.promote_types(reward.dtype, jnp.float32)
-    factor = jnp.where(used, powers[None, :-1], 0).astype(dtype)
-    total = jnp.sum(reward.astype(dtype) * factor.reshape(*factor.shape, *[1] * (reward.ndim - 2)), axis=1)
+    used_rewards, factor = (x.reshape(*x.shape, *[1] * (reward.ndim - 2)) for x in (used, powers[None, :-1]))
+    # An unused reward may be anything, also NaN, which a factor of zero would let through.
+    total = jnp.sum(jnp.where(used_rewards, reward.astype(dtype), 0) * factor.astype(dtype), axis=1)
     bootstraps = ~jnp.any(used & terminated, axis=1)
     return total, jnp.where(bootstraps, powers[jnp.sum(used, axis=1)], 0)
 

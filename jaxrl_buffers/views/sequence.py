@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers.checks import require_at_least, require_integer
+from jaxrl_buffers.checks import require_integer, require_number
 from jaxrl_buffers.storage.ring import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar, Transition
 from jaxrl_buffers.views.n_step import ended_before
@@ -42,7 +42,7 @@ class Sequence(struct.PyTreeNode):
         require_integer("Sequence", "length", self.length, 1)
         require_integer("Sequence", "burn_in", self.burn_in, 0)
         require_integer("Sequence", "period", self.period, 1)
-        require_at_least("Sequence", "gamma", self.gamma, 0)
+        require_number("Sequence", "gamma", self.gamma, 0)
         if self.burn_in >= self.length:
             raise ValueError(
                 f"Sequence(length={self.length}, burn_in={self.burn_in}): the burn-in leaves no step to learn from; "
@@ -51,12 +51,18 @@ class Sequence(struct.PyTreeNode):
 
     lookback = 0
     needs_episodes = False
+    is_random = False
     fields = ()
 
     @property
     def lookahead(self) -> int:
         """How many newer rows a start needs."""
         return self.length - 1
+
+    @property
+    def span(self) -> int:
+        """How many rows a sample reads."""
+        return self.length
 
     @property
     def stride(self) -> int:

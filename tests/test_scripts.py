@@ -1,0 +1,41 @@
+"""Scripts as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=300, **options
+    )
+
+
+def test_the_buffer_benchmark_reports_and_writes_json(tmp_path):
+    path = tmp_path / "results.json"
+    arguments = ("--capacities", "1024", "--kinds", "uniform", "--cells", "add", "--repeats", "2", "--json", path)
+    done = run("scripts/benchmark_buffers.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "uniform" in done.stdout
+    assert json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("arguments", [("--capacities", "many"), ("--kinds", "none"), ("--repeats", "0"), ("--typo",)])
+def test_bad_options_of_the_benchmark(arguments):
+    done = run("scripts/benchmark_buffers.py", *arguments)
+    assert done.returncode == 2
+    assert "error" in done.stderr
+
+
+def test_help_is_enough():
+    done = run("scripts/benchmark_buffers.py", "--help")
+    assert done.returncode == 0
+    for option in ("--capacities", "--kinds", "--cells", "--repeats", "--json", "--quick"):
+        assert option in done.stdout
