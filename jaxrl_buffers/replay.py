@@ -6,6 +6,7 @@ as an argument to a jitted function and its hyper-parameters can change without 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -120,17 +121,34 @@ class ReplayBuffer(struct.PyTreeNode):
         """
         storage = state.storage
         priorities = None if priorities is None else jnp.asarray(priorities, jnp.float32)
-        if env_ids is None and mask is None and ring.is_lockstep(storage):
-            num_rows = check_chunk(chunk, ring.row_structure(storage), *ring.shape(storage))
-            chunk = jax.tree.map(jnp.asarray, chunk)
-            env = _all_envs(storage)
-            written = ring.write(storage, chunk)
-        else:
-            rows, priorities = _partial_rows(storage, chunk, priorities, env_ids, mask)
-            num_rows, env = jax.tree.leaves(rows.data)[0].shape[0], rows.env
-            written = ring.write_at(storage, rows)
+        if env_ids is not None and mask is not None:
+            raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
+        partial = env_ids is not None or mask is not None
+        env = _chosen_envs(storage, np.arange(ring.shape(storage)[1]) if partial and env_ids is None else env_ids)
+        num_rows = check_chunk(chunk, ring.row_structure(storage), ring.shape(storage)[0], env.shape[0])
+        if mask is not None:
+            check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
         if priorities is not None:
             check_shape("add", "priorities", priorities, (num_rows, env.shape[0]))
+        return self._add(state, jax.tree.map(jnp.asarray, chunk), priorities, env, mask)
+
+    @jax.jit
+    def _add(
+        self,
+        state: ReplayState,
+        chunk: PyTree,
+        priorities: jax.Array | None,
+        env: jax.Array,
+        mask: jax.Array | None,
+    ) -> ReplayState:
+        storage = state.storage
+        num_rows = jax.tree.leaves(chunk)[0].shape[0]
+        if ring.is_lockstep(storage):
+            written = ring.write(storage, chunk)
+        else:
+            rows, priorities = _columns_of_rows(chunk, priorities, env, mask)
+            written = ring.write_at(storage, rows)
+        if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
             priorities = jnp.concatenate([not_given, priorities])
         offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
@@ -151,6 +169,10 @@ class ReplayBuffer(struct.PyTreeNode):
             progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
         """
         require_integer("sample", "batch_size", batch_size, 1)
+        return self._sample(state, key, int(batch_size), progress)
+
+    @functools.partial(jax.jit, static_argnames="batch_size")
+    def _sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:
         key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
         window = starts.legal_window(state.storage, self.view)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
@@ -186,12 +208,17 @@ class ReplayBuffer(struct.PyTreeNode):
         check_shape("update_priorities", "priorities", priorities, batch, (*batch, *priorities.shape[1:2]))
         if mask is not None:
             check_shape("update_priorities", "mask", mask, (*batch, *(priorities.shape[1:] or ("L",))))
-        slots, live = _locate(state.storage, handle)
-        return ReplayState(state.storage, self.sampler.update(state.sampler, slots, priorities, live, mask))
+        return state._replace(sampler=self._update(state, handle, priorities, mask))
 
+    @jax.jit
+    def _update(self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None) -> PyTree:
+        slots, live = _locate(state.storage, handle)
+        return self.sampler.update(state.sampler, slots, priorities, live, mask)
+
+    @jax.jit
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
-        return ReplayState(state.storage, self.sampler.reprioritize(state.sampler))
+        return state._replace(sampler=self.sampler.reprioritize(state.sampler))
 
     def num_valid(self, state: ReplayState) -> jax.Array:
         """Count the legal starts."""
@@ -229,16 +256,19 @@ class ReplayBuffer(struct.PyTreeNode):
     def drop_oldest(self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None) -> ReplayState:
         """Forget the oldest rows of each environment (of `env_ids` only), or all if there are fewer."""
         require_integer("drop_oldest", "num_rows", num_rows, 0)
+        num_rows = min(num_rows, ring.shape(state.storage)[0])
+        size, sampler = self._drop(state, _chosen_envs(state.storage, env_ids), num_rows)
+        return ReplayState(state.storage._replace(size=size), sampler)
+
+    @functools.partial(jax.jit, static_argnames="num_rows")
+    def _drop(self, state: ReplayState, env: jax.Array, num_rows: int) -> tuple[jax.Array, PyTree]:
         storage = state.storage
-        length, _ = ring.shape(storage)
-        num_rows = min(num_rows, length)
-        env = _chosen_envs(storage, env_ids)
         size = _set_size(storage, env, lambda old: jnp.maximum(old - num_rows, 0))
         offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
         oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
         dropped = storage._replace(size=size)
         sampler = self._mark(state.sampler, dropped, oldest + offset, env, None, only_dead=True)
-        return ReplayState(dropped, self._mark_oldest(sampler, dropped, env))
+        return size, self._mark_oldest(sampler, dropped, env)
 
     def clear(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
         """Forget all rows (of `env_ids` only) with their priorities, in `O(T N)`; old handles stay stale for ever."""
@@ -311,23 +341,16 @@ def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.A
     return storage.size.at[env].set(change(ring.of_env(storage.size, env)), mode="drop")
 
 
-def _partial_rows(
-    storage: Ring, chunk: PyTree, priorities: jax.Array | None, env_ids: Any, mask: Any
+def _columns_of_rows(
+    chunk: PyTree, priorities: jax.Array | None, env: jax.Array, mask: jax.Array | None
 ) -> tuple[Rows, jax.Array | None]:
-    """Bring a partial chunk into the form in which each column's rows come first."""
-    if env_ids is not None and mask is not None:
-        raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
-    env = _chosen_envs(storage, np.arange(ring.shape(storage)[1]) if env_ids is None else env_ids)
-    num_rows = check_chunk(chunk, ring.row_structure(storage), ring.shape(storage)[0], env.shape[0])
-    chunk = jax.tree.map(jnp.asarray, chunk)
+    """Bring a partial chunk into the form in which the rows of each column come first."""
     ordered = jnp.sort(env)
     checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
+    num_rows = jax.tree.leaves(chunk)[0].shape[0]
     if mask is None:
         return Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32)), priorities
-    check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
     mask = jnp.broadcast_to(jnp.asarray(mask, bool), (num_rows, env.shape[0]))
-    if priorities is not None:
-        check_shape("add", "priorities", priorities, mask.shape)
     chunk, priorities = ring.compact((chunk, priorities), mask)
     return Rows(chunk, env, jnp.sum(mask, axis=0, dtype=jnp.int32)), priorities
 

@@ -31,7 +31,7 @@ BAD_CHUNKS = {
     "environments": (stack([[transition(0)] * 3]), r"axes are \[rows, environments"),
     "too many rows": (stack([[transition(0)] * 2] * 5), r"got 5 rows but the ring holds 4; raise `length`"),
     "no rows": (jax.tree.map(lambda leaf: leaf[:0], CHUNK), r"chunk of 0 rows"),
-    "unbatched": (EXAMPLE, r"int32\[\] for leaf \.action.*int32\[rows, 2\] is needed"),
+    "unbatched": (EXAMPLE, r"uint8\[2, 1\] for leaf \.obs\['image'\].*axes are \[rows, environments"),
 }
 
 

@@ -9,6 +9,7 @@ dividing, because XLA's CPU backend does not vectorize integer division.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -116,6 +117,7 @@ def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.at[row, env].get(mode="clip"), ring.data)
 
 
+@functools.partial(jax.jit, static_argnames="num_rows")
 def oldest_rows(ring: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
     """Copy out `num_rows` rows of every environment, `start` rows after the oldest one.
 
