@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxrl_buffers.types import PyTree, Transition
 
@@ -57,7 +58,7 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
             "pass the same structure as the example given to init()."
         )
     leaves = jax.tree.leaves_with_path(chunk)
-    num_rows = np.shape(leaves[0][1])[0] if np.ndim(leaves[0][1]) else "rows"
+    num_rows = int(np.shape(leaves[0][1])[0]) if np.ndim(leaves[0][1]) else 1
     for (path, leaf), entry in zip(leaves, jax.tree.leaves(row), strict=True):
         name = jax.tree_util.keystr(path) or "(the chunk)"
         got = (np.shape(leaf), _dtype(leaf))
@@ -83,7 +84,7 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
         raise ValueError(
             f"`env_ids` has shape {np.shape(env_ids)} and dtype {_dtype(env_ids)}; pass one axis of whole numbers."
         )
-    if not isinstance(env_ids, jax.core.Tracer):
+    if not isinstance(env_ids, Tracer):
         known = np.asarray(env_ids)
         if not known.size:
             raise ValueError("`env_ids` names no environment; leave the call out, or name at least one.")

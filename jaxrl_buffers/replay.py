@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax import lax
 from jax.experimental import checkify
 
-from jaxrl_buffers import starts
+from jaxrl_buffers import handles, starts
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
@@ -28,7 +29,7 @@ from jaxrl_buffers.checks import (
 )
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Reader, Ring, Rows
+from jaxrl_buffers.storage.ring import Reader, Ring
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
 
@@ -146,7 +147,9 @@ class ReplayBuffer(struct.PyTreeNode):
         if ring.is_lockstep(storage):
             written = ring.write(storage, chunk)
         else:
-            rows, priorities = _columns_of_rows(chunk, priorities, env, mask)
+            ordered = jnp.sort(env)
+            checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
+            rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
             written = ring.write_at(storage, rows)
         if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
@@ -181,13 +184,11 @@ class ReplayBuffer(struct.PyTreeNode):
 
     def assemble(self, state: ReplayState, draw: Draw, key: jax.Array) -> Sample:
         """Turn a draw into a sample; consumes `key`."""
-        storage = state.storage
         valid = draw.mass > 0
-        slots = jnp.where(valid, draw.slots, 0)
-        row, env = ring.unravel(storage, slots)
-        position = ring.position_of_age(storage, ring.age_of_row(storage, row, env), env)
-        handle = Handle(env, jnp.where(valid, position, -1))  # no row will ever have that position
-        batch = _masked(self.view(Reader(storage), slots, key), valid)
+        # The barrier has the slots computed once; XLA would fuse their arithmetic into every element of every gather.
+        slots, valid = lax.optimization_barrier((jnp.where(valid, draw.slots, 0), valid))
+        batch = _masked(self.view(Reader(state.storage), slots, key), valid)
+        handle = handles.of_slots(state.storage, slots, valid)
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
 
     def update_priorities(
@@ -207,12 +208,14 @@ class ReplayBuffer(struct.PyTreeNode):
         check_shape("update_priorities", "handle.env", handle.env, batch)
         check_shape("update_priorities", "priorities", priorities, batch, (*batch, *priorities.shape[1:2]))
         if mask is not None:
-            check_shape("update_priorities", "mask", mask, (*batch, *(priorities.shape[1:] or ("L",))))
+            if priorities.ndim == 1:
+                raise ValueError("update_priorities() got a `mask`, which goes with priorities [B, L], not with [B].")
+            check_shape("update_priorities", "mask", mask, priorities.shape)
         return state._replace(sampler=self._update(state, handle, priorities, mask))
 
     @jax.jit
     def _update(self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None) -> PyTree:
-        slots, live = _locate(state.storage, handle)
+        slots, live = handles.locate(state.storage, handle)
         return self.sampler.update(state.sampler, slots, priorities, live, mask)
 
     @jax.jit
@@ -281,7 +284,7 @@ class ReplayBuffer(struct.PyTreeNode):
             The values, and which of the rows are still stored.
         """
         storage = state.storage
-        slots, live = _locate(storage, handle)
+        slots, live = handles.locate(storage, handle)
         checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
         data = storage.data
         for part in name.split("."):
@@ -339,31 +342,6 @@ def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.A
         return change(storage.size)
     env = jnp.where(env < 0, storage.size.shape[0], env)  # negative numbers would count from the end
     return storage.size.at[env].set(change(ring.of_env(storage.size, env)), mode="drop")
-
-
-def _columns_of_rows(
-    chunk: PyTree, priorities: jax.Array | None, env: jax.Array, mask: jax.Array | None
-) -> tuple[Rows, jax.Array | None]:
-    """Bring a partial chunk into the form in which the rows of each column come first."""
-    ordered = jnp.sort(env)
-    checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
-    num_rows = jax.tree.leaves(chunk)[0].shape[0]
-    if mask is None:
-        return Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32)), priorities
-    mask = jnp.broadcast_to(jnp.asarray(mask, bool), (num_rows, env.shape[0]))
-    chunk, priorities = ring.compact((chunk, priorities), mask)
-    return Rows(chunk, env, jnp.sum(mask, axis=0, dtype=jnp.int32)), priorities
-
-
-def _locate(storage: Ring, handle: Handle) -> tuple[jax.Array, jax.Array]:
-    """Return the slots that handles name and whether they are still stored."""
-    length, num_envs = ring.shape(storage)
-    env, position = jnp.asarray(handle.env, jnp.int32), jnp.asarray(handle.position, jnp.int32)
-    age = ring.age_of_position(storage, position, env)
-    known = (env >= 0) & (env < num_envs) & (position >= 0) & (position < ring.modulus(storage))
-    live = known & (age < ring.of_env(storage.size, env))
-    row = ring.row_of_age(storage, jnp.where(live, age, 0), env)
-    return jnp.where(live, ring.slot(storage, row, env), length * num_envs), live
 
 
 def _masked(batch: PyTree, valid: jax.Array) -> PyTree:

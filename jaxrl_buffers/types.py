@@ -96,7 +96,7 @@ class Draw(NamedTuple):
     mass: jax.Array  # float32[B], the unnormalized probability of each drawn start
     least: jax.Array  # float32[], the smallest mass of any start (inf when there is none)
     total: jax.Array  # float32[], the mass of all starts
-    count: jax.Array  # int32[], the number of starts
+    num_starts: jax.Array  # int32[]
 
 
 class Sampler(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference import ReferenceSegmentTree
 
-from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers import host, scatter, segment_tree
 
 SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128]
 write = jax.jit(segment_tree.write)
@@ -87,7 +87,7 @@ def test_a_small_range_keeps_its_mass_beside_a_huge_one():
 def test_the_last_valid_duplicate_wins(path):
     """On both ways to set leaves, whichever the platform takes."""
     rng = np.random.default_rng(0)
-    set_leaves = jax.jit(getattr(segment_tree, path))
+    set_leaves = jax.jit(getattr(scatter, path))
     for _ in range(20):
         indices = rng.integers(0, 6, 16).astype(np.int32)
         values, valid = rng.random(16).astype(np.float32), rng.random(16) < rng.choice([0.0, 0.2, 0.8])
@@ -143,7 +143,7 @@ def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
             indices = jax.random.randint(key_index, (batch,), 0, written)
             values = jnp.minimum(jax.random.pareto(key_value, 0.5, (batch,)), 1e12)
             tree = segment_tree.write(tree, indices, values)
-            model = segment_tree._set_without_duplicates(model, indices, values, jnp.ones(batch, bool))
+            model = scatter._set_without_duplicates(model, indices, values, jnp.ones(batch, bool))
             drawn, mass, _ = segment_tree.draw(tree, key_draw, 256)
             return (tree, model, drew_nothing + jnp.sum((drawn >= written) | (mass <= 0))), None
 

@@ -17,6 +17,7 @@ from jax.experimental import checkify
 
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers.checks import require_choice, require_number
+from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -103,7 +104,7 @@ class Prioritized(struct.PyTreeNode):
         """Return the importance weights of a draw."""
         mass = jnp.where(draw.mass > 0, draw.mass, jnp.inf)
         if self.weighting == "alf":
-            return draw.mass * draw.count.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
+            return draw.mass * draw.num_starts.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
         # (N P_i)^-beta / max_j (N P_j)^-beta = (p_min / p_i)^beta: neither N nor the total can overflow or cancel.
         least = draw.least if self.weighting == "buffer" else jnp.min(mass)
         beta = _float32(self.beta)
@@ -168,4 +169,4 @@ def _set(
 ) -> PrioritizedState:
     tree = segment_tree.write(state.tree, slots, leaf, where)
     inside = where & (slots >= 0) & (slots < state.raw.shape[0])
-    return PrioritizedState(tree, segment_tree.set_last_wins(state.raw, slots, raw, inside))
+    return PrioritizedState(tree, set_last_wins(state.raw, slots, raw, inside))

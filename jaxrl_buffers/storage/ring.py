@@ -30,11 +30,11 @@ class Ring(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows to be written: the first `count[e]` of column `e` go to environment `env[e]`."""
+    """Rows to be written: the first `lengths[e]` of column `e` go to environment `env[e]`."""
 
     data: PyTree  # leaves [K, E, ...]
     env: jax.Array  # int32[E]
-    count: jax.Array  # int32[E]
+    lengths: jax.Array  # int32[E]
 
 
 def init(example: PyTree, length: int, num_envs: int, lockstep: bool) -> Ring:
@@ -161,11 +161,25 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
     return lax.dynamic_update_slice_in_dim(leaf, first, 0, axis=0)
 
 
-def compact(chunk: PyTree, mask: jax.Array) -> PyTree:
-    """Move the entries of `[K, N, ...]` leaves where `mask[K, N]` is True to the front, in order."""
+def rows_of_chunk(
+    chunk: PyTree, priorities: jax.Array | None, env: jax.Array, mask: jax.Array | None
+) -> tuple[Rows, jax.Array | None]:
+    """Bring a partial chunk `[K, E, ...]` and its priorities into the form in which each column's rows come first.
+
+    Args:
+        chunk: leaves `[K, E, ...]`.
+        priorities: `[K, E]` or None.
+        env: `int32[E]`, the environment of each column.
+        mask: `bool[K, E]` or `[E]`, the entries that count; None for all.
+    """
+    num_rows = jax.tree.leaves(chunk)[0].shape[0]
+    if mask is None:
+        return Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32)), priorities
+    mask = jnp.broadcast_to(jnp.asarray(mask, bool), (num_rows, env.shape[0]))
     order = jnp.argsort(~mask, axis=0, stable=True)
-    columns = jnp.arange(mask.shape[1])[None]
-    return jax.tree.map(lambda leaf: leaf[order, columns], chunk)
+    columns = jnp.arange(env.shape[0])[None]
+    chunk, priorities = jax.tree.map(lambda leaf: leaf[order, columns], (chunk, priorities))
+    return Rows(chunk, env, jnp.sum(mask, axis=0, dtype=jnp.int32)), priorities
 
 
 def write_at(ring: Ring, rows: Rows) -> Ring:
@@ -175,14 +189,14 @@ def write_at(ring: Ring, rows: Rows) -> Ring:
     known = (rows.env >= 0) & (rows.env < num_envs)
     offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
     row = wrap(of_env(ring.head % length, rows.env)[None] + offset, length)
-    written = known[None] & (offset < rows.count[None])
+    written = known[None] & (offset < rows.lengths[None])
     row = jnp.where(written, row, length)  # outside: dropped
     env = jnp.broadcast_to(rows.env[None], row.shape)
     # Not through flat indices: reshaped to and fro, XLA lays some arrays out anew, which copies the whole ring.
     data = jax.tree.map(lambda leaf, new: leaf.at[row, env].set(new, mode="drop"), ring.data, rows.data)
     env = jnp.where(known, rows.env, num_envs)
-    head = ring.head.at[env].add(rows.count, mode="drop") % modulus(ring)
-    size = jnp.minimum(ring.size.at[env].add(rows.count, mode="drop"), length)
+    head = ring.head.at[env].add(rows.lengths, mode="drop") % modulus(ring)
+    size = jnp.minimum(ring.size.at[env].add(rows.lengths, mode="drop"), length)
     return Ring(data, head, size)
 
 

@@ -1,0 +1,43 @@
+"""Writing single elements of an array where the last of several writes to one place counts."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def set_last_wins(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
+    """Return `array` with `values` set at `indices` where `valid`; of duplicates the last valid one wins.
+
+    XLA leaves the winner among duplicates of a scatter open. A loop fixes it and costs no more on a CPU; elsewhere
+    duplicates are sorted out first.
+    """
+    if indices.size == 0:
+        return array
+    return lax.platform_dependent(array, indices, values, valid, cpu=_set_in_order, default=_set_without_duplicates)
+
+
+def _set_in_order(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
+    count = indices.shape[0]
+    # An invalid entry repeats the last valid one, which is written again after any other and so changes nothing;
+    # with no valid entry at all, leaf 0 is set to what it is.
+    last = jnp.max(jnp.where(valid, jnp.arange(count), -1))
+    spare_index = jnp.where(last >= 0, indices[last], 0)
+    spare_value = jnp.where(last >= 0, values[last], array[0])
+    indices = jnp.where(valid, indices, spare_index)
+    values = jnp.where(valid, values, spare_value)
+
+    def set_one(entry: jax.Array, array: jax.Array) -> jax.Array:
+        value = lax.dynamic_slice_in_dim(values, entry, 1)
+        return lax.dynamic_update_slice_in_dim(array, value, indices[entry], axis=0)
+
+    return lax.fori_loop(0, count, set_one, array)
+
+
+def _set_without_duplicates(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
+    outside = array.shape[0]
+    order = jnp.arange(indices.shape[0])
+    indices, order = lax.sort((jnp.where(valid, indices, outside), order), num_keys=1, is_stable=True)
+    is_last = jnp.append(indices[1:] != indices[:-1], True)
+    return array.at[jnp.where(is_last, indices, outside)].set(values[order], mode="drop")
