@@ -97,6 +97,9 @@ def write(tree: SegmentTree, indices: jax.Array, values: jax.Array, where: jax.A
     """
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
+    # Always true, but it orders this write behind the reads with which an earlier write recomputed its parents; else
+    # XLA would keep those reads right by copying all leaves.
+    valid = valid & (reduce(tree).total >= 0)
     leaves = set_last_wins(tree.leaves, indices, values, valid)
     # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
     return _recompute_parents(tree.replace(leaves=leaves), jnp.where(valid, indices, 0) // FAN_OUT)

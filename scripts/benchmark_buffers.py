@@ -271,7 +271,7 @@ def main() -> None:
     """Measure and report."""
     args = parse_arguments()
     if not fbx:
-        print('flashbax is not installed, so only our own times follow: pip install "jaxrl-buffers[peers]"')
+        print('flashbax is not installed, so only our own times follow: pip install -e ".[peers]"')
     row = "{:13}{:8}{:10}" + "{:26}" * (2 * len(PEERS) - 1)
     theirs = [f"ratio to {name}" for name in PEERS if name != OURS]
     print(row.format("kind", "cell", "capacity", *(f"{name} us" for name in PEERS), *theirs).rstrip(), flush=True)

@@ -16,7 +16,7 @@ import jaxrl_buffers as jb
 
 SMALL, LARGE = 2**13, 2**16  # rows of two environments; compiled only, never allocated
 BATCH = 32
-ORDERS = ["add sample update", "update add sample"]
+ORDERS = ["add sample update", "update add sample", "add update sample"]
 
 
 def abstract_chunk(num_rows=2):
@@ -118,8 +118,9 @@ def test_the_whole_loop_is_in_place_under_vmap(name):
     assert_in_place(small, large)
 
 
-def test_the_other_order_is_in_place_too():
-    small, large = (compiled_loop("prioritized_n_step", length, ORDERS[1]) for length in (SMALL, LARGE))
+@pytest.mark.parametrize("order", ORDERS[1:])
+def test_other_orders_are_in_place_too(order):
+    small, large = (compiled_loop("prioritized_n_step", length, order) for length in (SMALL, LARGE))
     assert_in_place(small, large)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import helpers
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
 from reference import ReferencePriorities, ReferenceRing, legal_starts, n_step, sequence
 from registry import BUFFERS
@@ -23,6 +25,25 @@ CASES = {  # name: (length, num_envs)
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
 }
+
+
+class Older(struct.PyTreeNode):
+    """A view that looks back: the two rows before each start, and the start."""
+
+    lookahead, lookback, stride, span, needs_episodes, is_random, fields = 0, 2, 1, 3, False, False, ()
+
+    def __call__(self, reader, slots, key):
+        row, env = reader.locate(slots)
+        rows = reader.later(row[:, None], jnp.array([[-2, -1, 0]]))
+        return reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape)).action
+
+
+BUFFERS = BUFFERS | {
+    "lookback": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(), Older(), length=length, num_envs=num_envs, lockstep=False
+    )
+}
+CASES["lookback"] = (5, 2)
 
 
 class Pair:
@@ -153,6 +174,11 @@ class Pair:
 
     def check_view(self, start: tuple[int, int], batch: jb.Batch) -> None:
         view = self.buffer.view
+        if isinstance(view, Older):
+            env, position = start
+            records = [self.ring.record(env, position - back) for back in (2, 1, 0)]
+            assert batch.tolist() == [int(record["action"]) for record in records]
+            return
         if isinstance(view, jb.NStep):
             expected = n_step(self.ring, *start, view.n, view.gamma)
         else:
