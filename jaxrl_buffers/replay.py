@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax import lax
 from jax.experimental import checkify
 
 from jaxrl_buffers import handles, starts
@@ -185,8 +184,7 @@ class ReplayBuffer(struct.PyTreeNode):
     def assemble(self, state: ReplayState, draw: Draw, key: jax.Array) -> Sample:
         """Turn a draw into a sample; consumes `key`."""
         valid = draw.mass > 0
-        # The barrier has the slots computed once; XLA would fuse their arithmetic into every element of every gather.
-        slots, valid = lax.optimization_barrier((jnp.where(valid, draw.slots, 0), valid))
+        slots = jnp.where(valid, draw.slots, 0)
         batch = _masked(self.view(Reader(state.storage), slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))

@@ -7,7 +7,8 @@ and writing a parent twice is harmless.
 
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 
-Why this shape (2^20 leaves, batches of 256, two CPU cores, microseconds inside `scan`, drawing included): fan-out
+Why this shape (prototypes, 2^20 leaves, batches of 256, least of nine runs on two CPU cores, microseconds inside
+`scan` with the random numbers included): fan-out
 4 / 8 / 16 / 32 with parents written level by level and small levels recomputed whole: update 103 / 87 / 88 / 103,
 search 69 / 51 / 83 / 108. The same update as one sequential loop over the batch: 430 for fan-out 8. Three binary trees
 instead of one: over 600. flashbax (sums only, differences): update 100, search 87.
