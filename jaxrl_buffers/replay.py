@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax.experimental import checkify
 
@@ -123,8 +122,7 @@ class ReplayBuffer(struct.PyTreeNode):
         priorities = None if priorities is None else jnp.asarray(priorities, jnp.float32)
         if env_ids is not None and mask is not None:
             raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
-        partial = env_ids is not None or mask is not None
-        env = _chosen_envs(storage, np.arange(ring.shape(storage)[1]) if partial and env_ids is None else env_ids)
+        env = _chosen_envs(storage, env_ids, mask)
         num_rows = check_chunk(chunk, ring.row_structure(storage), ring.shape(storage)[0], env.shape[0])
         if mask is not None:
             check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
@@ -320,19 +318,15 @@ class ReplayBuffer(struct.PyTreeNode):
         return self._mark(sampler_state, storage, oldest + offset, env, None, only_dead=True)
 
 
-def _all_envs(storage: Ring) -> jax.Array:
-    return jnp.arange(ring.shape(storage)[1], dtype=jnp.int32)
-
-
-def _chosen_envs(storage: Ring, env_ids: Any) -> jax.Array:
-    if env_ids is None:
-        return _all_envs(storage)
-    if ring.is_lockstep(storage):
+def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:
+    """Return the environments that an operation is for: all, unless the caller names some."""
+    if ring.is_lockstep(storage) and (env_ids is not None or mask is not None):
         raise ValueError(
             "`env_ids` or `mask` was given, but this buffer moves all environments in lock-step; "
             "build it with `lockstep=False`."
         )
-    return check_env_ids(env_ids, ring.shape(storage)[1])
+    num_envs = ring.shape(storage)[1]
+    return jnp.arange(num_envs, dtype=jnp.int32) if env_ids is None else check_env_ids(env_ids, num_envs)
 
 
 def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -52,29 +52,25 @@ class Uniform(struct.PyTreeNode):
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        key_number = key
-        if self.balanced:
+        count = starts.count(storage, window)
+        if self.balanced:  # every environment has the same share, and its starts equal parts of it
             key_group, key_number = jax.random.split(key)
-            group = _environments(key_group, ring.shape(storage)[1], batch_size)
-            size = jnp.broadcast_to(ring.of_env(starts.count_by_env(window), group.member), (batch_size,))
+            sizes = jnp.broadcast_to(starts.count_by_env(window), ring.shape(storage)[1:])
+            group = _environments(key_group, sizes.shape[0], batch_size)
+            size = sizes[group.member]
+            mass, least, total = 1 / size, 1 / jnp.max(sizes), jnp.sum(sizes > 0)
         else:
-            group = _everything(batch_size)
-            size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
+            key_number, group = key, _everything(batch_size)
+            size = jnp.broadcast_to(count, (batch_size,))
+            mass, least, total = 1, jnp.where(count > 0, 1, jnp.inf), count
         number, valid = _NUMBERS[self.method](key_number, group, size)
         number = jnp.where(valid, number, 0)
-        slots = (
-            starts.slot_in_env(storage, window, number, group.member)
-            if self.balanced
-            else starts.slot_of_number(storage, window, number)
-        )
-        count = starts.count(storage, window)
-        if self.balanced:  # within an environment, every start has an equal part of the same share
-            sizes = jnp.broadcast_to(starts.count_by_env(window), ring.shape(storage)[1:]).astype(jnp.float32)
-            mass, least, total = 1 / size.astype(jnp.float32), 1 / jnp.max(sizes), jnp.sum(sizes > 0)
+        if self.balanced:
+            slots = starts.slot_in_env(storage, window, number, group.member)
         else:
-            mass, least, total = jnp.ones(batch_size), jnp.where(count > 0, 1, jnp.inf), count
+            slots = starts.slot_of_number(storage, window, number)
         mass = jnp.where(valid, mass, 0)
-        return Draw(slots, mass, least.astype(jnp.float32), total.astype(jnp.float32), count)
+        return Draw(slots, *(part.astype(jnp.float32) for part in (mass, least, total)), count)
 
     def weights(self, draw: Draw) -> jax.Array:
         """Return ones."""
