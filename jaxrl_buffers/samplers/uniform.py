@@ -69,8 +69,8 @@ class Uniform(struct.PyTreeNode):
             slots = starts.slot_in_env(storage, window, number, group.member)
         else:
             slots = starts.slot_of_number(storage, window, number)
-        mass = jnp.where(valid, mass, 0)
-        return Draw(slots, *(part.astype(jnp.float32) for part in (mass, least, total)), count)
+        mass, least, total = (x.astype(jnp.float32) for x in (jnp.where(valid, mass, 0), least, total))
+        return Draw(slots, mass, least, total, count)
 
     def weights(self, draw: Draw) -> jax.Array:
         """Return ones."""
