@@ -1,1 +1,28 @@
-"""Off-policy algorithms as jitted train steps that thread a buffer state through."""
+"""Off-policy algorithms as pure functions that thread a replay buffer through one compiled program."""
+
+from algorithms import environments
+from algorithms.ddqn import DDQN
+from algorithms.evaluation import evaluate
+from algorithms.loop import TrainState, collect, train, train_step
+from algorithms.networks import Torso
+from algorithms.plan import Plan
+from algorithms.sac import SAC
+from algorithms.spaces import Box, Discrete
+from algorithms.types import Agent, StepInfo
+
+__all__ = [
+    "DDQN",
+    "SAC",
+    "Agent",
+    "Box",
+    "Discrete",
+    "Plan",
+    "StepInfo",
+    "Torso",
+    "TrainState",
+    "collect",
+    "environments",
+    "evaluate",
+    "train",
+    "train_step",
+]

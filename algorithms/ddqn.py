@@ -1,0 +1,158 @@
+"""Double deep Q-learning, with discrete actions.
+
+    y = r + discount * Q_target(s', argmax_a Q(s', a))
+    L = mean_i w_i (Q(s_i, a_i) - y_i)^2
+
+Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461. The priority of a sample is `|Q(s, a) - y|`.
+
+Differences from the paper: Adam instead of RMSprop, a target network that follows by averaging (with
+`polyak=0` and a long `target_update_interval` it is copied now and then, as in the paper), gradients clipped by their
+norm instead of errors clipped, exploration that decays with the number of updates.
+
+Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
+took both from the target network); importance weights enter the loss; every environment explores on its own;
+deterministic acting never explores.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from algorithms import losses, optimization
+from algorithms.networks import QNetwork, Torso
+from algorithms.spaces import Discrete, Space
+from algorithms.types import StepInfo
+from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
+
+
+class DDQNState(NamedTuple):
+    """What double Q-learning remembers."""
+
+    params: PyTree
+    target: PyTree
+    optimizer: optax.OptState
+    epsilon: jax.Array  # float32[]
+    num_updates: jax.Array  # int32[]
+
+
+class DDQN(struct.PyTreeNode):
+    """Double Q-learning with epsilon-greedy exploration.
+
+    Args:
+        action_space: `Discrete`.
+        torso: the network below the values.
+        dueling: split values into a state's value and advantages.
+        learning_rate: of Adam.
+        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
+        target_update_interval: updates between two such averagings.
+        max_grad_norm: gradients of a larger global norm are scaled down to it.
+        initial_epsilon: share of random actions at first.
+        epsilon_decay: factor on epsilon at every update.
+        final_epsilon: below which epsilon does not fall.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import environments
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = DDQN(env.action_space, learning_rate=1e-3)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> action, _, _ = agent.act(state, jnp.zeros((3, 4)), (), jax.random.key(1), deterministic=True)
+        >>> action.shape
+        (3,)
+    """
+
+    action_space: Space = struct.field(pytree_node=False)
+    torso: Torso = struct.field(pytree_node=False, default=Torso())
+    dueling: bool = struct.field(pytree_node=False, default=False)
+    learning_rate: Scalar = 1e-4
+    polyak: Scalar = 0.995
+    target_update_interval: Scalar = 1
+    max_grad_norm: Scalar = 0.5
+    initial_epsilon: Scalar = 1.0
+    epsilon_decay: Scalar = 0.999
+    final_epsilon: Scalar = 0.05
+
+    num_passes = 1
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, Discrete):
+            raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
+        require_number("DDQN", "learning_rate", self.learning_rate, 0)
+        require_number("DDQN", "max_grad_norm", self.max_grad_norm, 0)
+        for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
+            require_number("DDQN", name, getattr(self, name), 0, 1)
+        if isinstance(self.target_update_interval, (int, float)):
+            require_integer("DDQN", "target_update_interval", self.target_update_interval, 1)
+
+    @property
+    def network(self) -> QNetwork:
+        """Values `[A]` of one observation."""
+        return QNetwork(self.action_space.num_actions, self.torso, self.dueling)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
+        """Return the state for observations like `obs`; consumes `key`."""
+        params = self.network.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs))
+        target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
+        epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
+        return DDQNState(params, target, optimization.init(params), epsilon, jnp.zeros((), jnp.int32))
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Acting remembers nothing."""
+        return ()
+
+    def act(
+        self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return the best actions `int32[N]`, each a random one instead with probability epsilon; consumes `key`."""
+        greedy = jnp.argmax(self._values(state.params, obs), axis=-1).astype(jnp.int32)
+        if deterministic:
+            return greedy, carry, ()
+        key_explore, key_action = jax.random.split(key)
+        explores = jax.random.uniform(key_explore, greedy.shape, jnp.float32) < state.epsilon
+        return jnp.where(explores, self.action_space.sample(key_action, greedy.shape[0]), greedy), carry, ()
+
+    def observe(self, state: DDQNState, chunk: Transition) -> DDQNState:
+        """Nothing is noted."""
+        return state
+
+    def gradients(self, state: DDQNState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
+        """Return the gradient of the loss; `key` is not used."""
+        batch, weights = sample.batch, sample.weights
+        q_next = self._values(state.params, batch.next_obs)
+        next_value = jax.vmap(losses.double_q_value)(q_next, self._values(state.target, batch.next_obs))
+        target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
+
+        def loss(params: PyTree) -> tuple[jax.Array, Any]:
+            q = self._values(params, batch.obs)
+            chosen = jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0]
+            error = chosen - target
+            return jnp.mean(weights * error**2), (error, chosen)
+
+        (loss_q, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        metrics = {
+            "loss_q": loss_q,
+            "q": jnp.mean(q),
+            "grad_norm_q": optax.global_norm(grads),
+            "epsilon": state.epsilon,
+        }
+        return grads, StepInfo(jnp.abs(error), metrics)
+
+    def apply(self, state: DDQNState, grads: PyTree) -> DDQNState:
+        """Step the values, then average them into the target network and decay epsilon."""
+        params, optimizer = optimization.step(
+            state.params, grads, state.optimizer, self.learning_rate, self.max_grad_norm
+        )
+        num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
+        target = optimization.polyak(state.target, params, self.polyak, is_due)
+        decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
+        epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
+        return DDQNState(params, target, optimizer, epsilon, num_updates)
+
+    def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
+        return jax.vmap(self.network.apply, in_axes=(None, 0))(params, obs)

@@ -1,0 +1,172 @@
+"""Environments side by side, with the true successor of every step.
+
+The adapter speaks gymnax >= 1.0: an environment that ends is reset at once, `terminated` and `truncated` are told
+apart, and the last observation of an episode is handed over as `next_obs`, never the one after the reset. Any object
+with gymnax's `reset`, `step`, `action_space` and `default_params` will do; `gymnax.register` gives it a name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import Any, NamedTuple
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces as gymnax_spaces
+
+from algorithms.spaces import Box, Discrete, Space
+from jaxrl_buffers.types import PyTree, Transition
+
+
+class EnvironmentState(NamedTuple):
+    """`N` environments in the middle of their episodes."""
+
+    inner: PyTree  # gymnax states, leaves [N, ...]
+    obs: PyTree  # [N, ...]
+    episode_return: jax.Array  # float32[N], of the episode that is under way
+    episode_length: jax.Array  # int32[N]
+
+
+class Finished(NamedTuple):
+    """Episodes that ended in one step; the other entries of the statistics are zero."""
+
+    ended: jax.Array  # bool[N]
+    episode_return: jax.Array  # float32[N]
+    episode_length: jax.Array  # int32[N]
+
+
+class Environment(struct.PyTreeNode):
+    """Any number of copies of one gymnax environment.
+
+    Args:
+        env: a gymnax environment.
+        params: its parameters; leaves, so that physics can be vmapped.
+        name: what to call it.
+        action_space: what an agent may do.
+
+    Example:
+        >>> env = make("CartPole-v1")
+        >>> state = env.reset(jax.random.key(0), num_envs=4)
+        >>> state, transition, finished = env.step(state, jnp.zeros(4, jnp.int32), jax.random.key(1))
+        >>> transition.next_obs.shape, env.action_space
+        ((4, 4), Discrete(num_actions=2))
+    """
+
+    env: Any = struct.field(pytree_node=False)
+    params: PyTree
+    name: str = struct.field(pytree_node=False)
+    action_space: Space = struct.field(pytree_node=False)
+
+    @property
+    def obs(self) -> PyTree:
+        """Shapes and dtypes of one observation."""
+        return self._structure()[0]
+
+    @property
+    def max_episode_length(self) -> int | None:
+        """The time limit, if the environment's parameters name one."""
+        limit = getattr(self.params, "max_steps_in_episode", None)
+        return None if limit is None else int(limit)
+
+    def transition(self, extras: PyTree = ()) -> Transition:
+        """Return the shapes and dtypes of one stored step."""
+        flag = jax.ShapeDtypeStruct((), jnp.bool_)
+        reward = jax.ShapeDtypeStruct((), jnp.float32)
+        return Transition(self.obs, self.action_space.example, reward, flag, flag, self.obs, extras)
+
+    def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
+        """Begin `N` episodes; consumes `key`."""
+        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(jax.random.split(key, num_envs), self.params)
+        obs, inner = _cast((obs, inner), self._structure())
+        return EnvironmentState(inner, obs, jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32))
+
+    def step(
+        self, state: EnvironmentState, action: PyTree, key: jax.Array
+    ) -> tuple[EnvironmentState, Transition, Finished]:
+        """Take one step in every environment, resetting those whose episode ends; consumes `key`.
+
+        Args:
+            state: the environments.
+            action: `[N, ...]`.
+            key: one PRNG key, or `N` of them.
+        """
+        num_envs = state.episode_length.shape[0]
+        keys = key if _is_batch_of_keys(key) else jax.random.split(key, num_envs)
+        obs, inner, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
+            keys, state.inner, action, self.params
+        )
+        structure = self._structure()
+        obs, inner = _cast((obs, inner), structure)
+        next_obs = _cast(info["final_observation"], structure[0])
+        reward = reward.astype(jnp.float32)
+        terminated, truncated = terminated.astype(bool), truncated.astype(bool)
+        transition = Transition(state.obs, action, reward, terminated, truncated, next_obs)
+        ended = terminated | truncated
+        total, length = state.episode_return + reward, state.episode_length + 1
+        finished = Finished(ended, jnp.where(ended, total, 0), jnp.where(ended, length, 0))
+        after = EnvironmentState(inner, obs, jnp.where(ended, 0, total), jnp.where(ended, 0, length))
+        return after, transition, finished
+
+    def _structure(self) -> tuple[PyTree, PyTree]:
+        """Shapes and dtypes of an observation and a state, the same ones after a reset and after a step.
+
+        Some environments reset to one dtype and step to another; carried state must not change its type.
+        """
+        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        action = self.action_space.example
+        reset = jax.eval_shape(self.env.reset, key, self.params)
+        step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
+        return jax.tree.map(
+            lambda a, b: jax.ShapeDtypeStruct(b.shape, jnp.promote_types(a.dtype, b.dtype)), reset, step
+        )
+
+
+def make(name: str, **options: Any) -> Environment:
+    """Return a registered gymnax environment by name; `options` go to its constructor.
+
+    Example:
+        >>> make("Pendulum-v1").action_space
+        Box(low=(-2.0,), high=(2.0,))
+    """
+    if name not in gymnax.registered_envs:
+        near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see `gymnax.registered_envs`."
+        raise ValueError(f"there is no environment {name!r}; {hint}")
+    return _make(name, tuple(sorted(options.items())))
+
+
+@functools.lru_cache(maxsize=None)  # equal environments share one object, and so their compiled programs
+def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Environment:
+    env, params = gymnax.make(name, **dict(options))
+    return wrap(env, params, name)
+
+
+def wrap(env: Any, params: PyTree = None, name: str | None = None) -> Environment:
+    """Return a gymnax environment that is not registered, ready for training."""
+    params = env.default_params if params is None else params
+    name = env.name if name is None else name
+    return Environment(env, params, name, _action_space(env.action_space(params), name))
+
+
+def _action_space(space: Any, name: str) -> Space:
+    if isinstance(space, gymnax_spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, gymnax_spaces.Box) and len(np.shape(np.zeros(space.shape))) <= 1:
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+        if not np.all(np.isfinite(low) & np.isfinite(high)):
+            raise ValueError(f"{name} has unbounded actions {space}; wrap it so that they have finite bounds.")
+        return Box(tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist()))
+    raise ValueError(f"{name} has the action space {space}; agents act in Discrete and in Box of one axis.")
+
+
+def _is_batch_of_keys(key: jax.Array) -> bool:
+    return key.ndim == (1 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 2)
+
+
+def _cast(values: PyTree, structure: PyTree) -> PyTree:
+    """Give every leaf its dtype, and no weak type."""
+    return jax.tree.map(lambda leaf, like: jax.lax.convert_element_type(leaf, like.dtype), values, structure)

@@ -1,0 +1,211 @@
+"""Training as one compiled program: the only place where agent, buffer and environment meet.
+
+`train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run the same program in chunks: `init`, then
+`run` as often as they like, with `evaluate` in between; the result is the same bit for bit, because the randomness of
+iteration `i` is `fold_in(key, i)` and everything else is in the state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Environment, EnvironmentState, Finished
+from algorithms.evaluation import evaluate
+from algorithms.metrics import Sums, as_vector
+from algorithms.plan import Plan
+from algorithms.types import Agent, Metrics
+from jaxrl_buffers import ReplayBuffer, Transition
+from jaxrl_buffers.replay import ReplayState
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+
+class Collector(NamedTuple):
+    """Environments in the middle of their episodes, with what acting remembers."""
+
+    env: EnvironmentState
+    carry: PyTree  # [N, ...]
+
+
+class TrainState(NamedTuple):
+    """Everything that a training run remembers."""
+
+    agent: PyTree
+    buffer: ReplayState
+    collector: Collector
+    key: jax.Array  # of the training iterations
+    iteration: jax.Array  # int32[]
+    sums: Sums
+
+
+class Keys(NamedTuple):
+    """The randomness of one iteration."""
+
+    collect: jax.Array  # keys [K]
+    updates: jax.Array  # keys [U, 2], for sampling and for gradients
+
+
+def train(
+    key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan
+) -> tuple[TrainState, Metrics]:
+    """Train from scratch; consumes `key`.
+
+    Returns:
+        The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means since the one
+        before, the number of environment `steps`, and `returns` of shape `[E, num_test_episodes]`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import DDQN, environments
+        >>> env = environments.make("CartPole-v1")
+        >>> plan = Plan(total_steps=300, start_steps=100, update_every=50, num_updates=1, test_every=100)
+        >>> args = DDQN(env.action_space), jb.uniform(1_000), env, plan
+        >>> state, metrics = jax.jit(jax.vmap(lambda key: train(key, *args)))(jax.random.split(jax.random.key(0), 2))
+        >>> metrics["returns"].shape
+        (2, 2, 5)
+    """
+    key_train, key_test = jax.random.split(key)
+    state = init(key_train, agent, buffer, env, plan)
+
+    def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
+        state = run(state, agent, buffer, env, plan, num_iterations)
+        state, metrics = read_metrics(state, plan)
+        returns, _ = evaluate(agent, state.agent, env, jax.random.fold_in(key_test, test), plan.num_test_episodes)
+        return state, {**metrics, "returns": returns}
+
+    num_tests, rest = divmod(plan.num_iterations, plan.iterations_per_test)
+    state, metrics = jax.lax.scan(
+        lambda state, test: epoch(state, test, plan.iterations_per_test), state, jnp.arange(num_tests, dtype=jnp.int32)
+    )
+    if rest:
+        state, last = epoch(state, jnp.asarray(num_tests, jnp.int32), rest)
+        metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
+    return state, metrics
+
+
+def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan) -> TrainState:
+    """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
+    plan.check_buffer(buffer)
+    key_agent, key_env, key_warmup, key_train = jax.random.split(key, 4)
+    agent_state = agent.init(key_agent, env.obs, env.action_space.example)
+    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
+    extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
+    row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
+    buffer_state = buffer.init(env.transition(row_extras))
+
+    def warm_up(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        agent_state, buffer_state, collector = carry
+        collector, chunk, _ = collect(agent, agent_state, env, collector, key[None], is_random=True)
+        return (agent.observe(agent_state, chunk), buffer.add(buffer_state, chunk), collector), None
+
+    keys = jax.random.split(key_warmup, plan.start_steps // plan.num_envs)
+    (agent_state, buffer_state, collector), _ = jax.lax.scan(warm_up, (agent_state, buffer_state, collector), keys)
+    metrics = jax.eval_shape(
+        lambda *args: train_step(agent, buffer, *args, batch_size=plan.mini_batch_size),
+        *(agent_state, buffer_state, key_env, key_env),
+    )[2]
+    sums = Sums.zero(sorted(metrics))
+    return TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), sums)
+
+
+def run(
+    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, num_iterations: int
+) -> TrainState:
+    """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
+
+    def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
+        collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.collect)
+        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
+
+        def update(learner: Any, inputs: Any) -> tuple[Any, jax.Array]:
+            keys, progress = inputs
+            *learner, metrics = train_step(
+                agent, buffer, *learner, keys[0], keys[1], plan.mini_batch_size, progress=progress
+            )
+            return tuple(learner), as_vector(metrics)
+
+        progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
+        learner, metrics = jax.lax.scan(update, learner, (keys.updates, progress))
+        sums = state.sums.add(metrics, finished)
+        return TrainState(*learner, collector, state.key, state.iteration + 1, sums), None
+
+    # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
+    iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
+    keys = jax.vmap(lambda i: _iteration_keys(jax.random.fold_in(state.key, i), plan))(iterations)
+    return jax.lax.scan(iterate, state, keys)[0]
+
+
+def collect(
+    agent: Agent, agent_state: Any, env: Environment, collector: Collector, keys: jax.Array, is_random: bool = False
+) -> tuple[Collector, Transition, Finished]:
+    """Take one step in every environment for each of `K` keys, with uniformly random actions if `is_random`.
+
+    Returns:
+        The environments afterwards, the transitions and the finished episodes, both `[K, N, ...]`.
+    """
+    num_envs = collector.env.episode_length.shape[0]
+    fresh_carry = agent.initial_carry(num_envs)
+
+    def step(collector: Collector, key: jax.Array) -> tuple[Collector, tuple[Transition, Finished]]:
+        key_act, key_random, key_env = jax.random.split(key, 3)
+        action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
+        if is_random:
+            action = env.action_space.sample(key_random, num_envs)
+        env_state, transition, finished = env.step(collector.env, action, key_env)
+        carry = jax.tree.map(lambda fresh, old: _where(finished.ended, fresh, old), fresh_carry, carry)
+        return Collector(env_state, carry), (transition._replace(extras=extras), finished)
+
+    collector, (chunk, finished) = jax.lax.scan(step, collector, keys)
+    return collector, chunk, finished
+
+
+def train_step(
+    agent: Agent,
+    buffer: ReplayBuffer,
+    agent_state: Any,
+    buffer_state: ReplayState,
+    key_sample: jax.Array,
+    key_gradients: jax.Array,
+    batch_size: int,
+    progress: Scalar = 0.0,
+) -> tuple[Any, ReplayState, Metrics]:
+    """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
+    sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
+    for index in range(agent.num_passes):
+        key = key_gradients if agent.num_passes == 1 else jax.random.fold_in(key_gradients, index)
+        grads, info = agent.gradients(agent_state, sample, key, index)
+        if index == 0:
+            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+        agent_state = agent.apply(agent_state, grads)
+    metrics = {**info.metrics, **_sample_metrics(buffer_state, sample, info.priorities)}
+    return agent_state, buffer_state, metrics
+
+
+def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
+    """Return the means since the last reading, and the state from which the next ones begin."""
+    steps = plan.start_steps + state.iteration * plan.update_every
+    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.means()}
+
+
+def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:
+    key_collect, key_updates = jax.random.split(key)
+    return Keys(
+        jax.random.split(key_collect, plan.update_every // plan.num_envs),
+        jax.random.split(key_updates, (plan.num_updates, 2)),
+    )
+
+
+def _sample_metrics(state: ReplayState, sample: Sample, priorities: jax.Array) -> Metrics:
+    age = ring.age_of_position(state.storage, sample.handle.position, sample.handle.env)
+    return {
+        "priority": jnp.mean(priorities),
+        "weight": jnp.mean(sample.weights),
+        "sample_age": jnp.mean(age.astype(jnp.float32)),
+    }
+
+
+def _where(condition: jax.Array, chosen: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.where(condition.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)

@@ -1,0 +1,48 @@
+"""The mathematics of the algorithms for one unbatched sample; callers `vmap`.
+
+`discount` already holds `gamma**k` for the steps really used, and is zero where the task ended, so no function here
+knows about episode ends. Targets carry no gradient.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def td_target(reward: jax.Array, discount: jax.Array, next_value: jax.Array) -> jax.Array:
+    """Return `y = r + discount * V(s')`, without gradient."""
+    chex.assert_rank([reward, discount, next_value], 0)
+    return jax.lax.stop_gradient(reward + discount * next_value)
+
+
+def double_q_value(q_online: jax.Array, q_target: jax.Array) -> jax.Array:
+    """Return `V(s') = Q_target(s', argmax_a Q_online(s', a))` from values `[A]` of all actions.
+
+    Double Q-learning: one network chooses the action, the other one tells its value; van Hasselt et al. (2016),
+    https://arxiv.org/abs/1509.06461.
+    """
+    chex.assert_rank([q_online, q_target], 1)
+    return q_target[jnp.argmax(q_online)]
+
+
+def soft_value(q_values: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Return `V(s') = min_j Q_j(s', a') - alpha * log pi(a' | s')` for critics `[C]` and one drawn action.
+
+    Soft actor-critic; Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equations 3 and 5.
+    """
+    chex.assert_rank([q_values, log_prob, alpha], [1, 0, 0])
+    return jnp.min(q_values) - alpha * log_prob
+
+
+def soft_policy_loss(q_values: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)` for a reparameterized action; equation 9 of the same paper."""
+    chex.assert_rank([q_values, log_prob, alpha], [1, 0, 0])
+    return jax.lax.stop_gradient(alpha) * log_prob - jnp.min(q_values)
+
+
+def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: jax.Array) -> jax.Array:
+    """Return `-log_alpha * (log pi(a | s) + H)`, which raises the temperature while the entropy is below `H`."""
+    chex.assert_rank([log_alpha, log_prob, target_entropy], 0)
+    return -log_alpha * jax.lax.stop_gradient(log_prob + target_entropy)

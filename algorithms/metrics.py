@@ -1,0 +1,64 @@
+"""Sums of scalars over a training run, read out as means between chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algorithms.environments import Finished
+from algorithms.types import Metrics
+
+
+class EpisodeSums(NamedTuple):
+    """Statistics of finished episodes."""
+
+    num_episodes: jax.Array  # float32[]
+    total_return: jax.Array  # float32[]
+    total_length: jax.Array  # float32[]
+
+
+class Sums(struct.PyTreeNode):
+    """What has been summed up since the last reading.
+
+    One vector holds all the scalars: a compiled loop then adds once, not once for every name.
+    """
+
+    names: tuple[str, ...] = struct.field(pytree_node=False)
+    updates: jax.Array  # float32[M], sums over updates
+    num_updates: jax.Array  # float32[]
+    episodes: jax.Array  # float32[3], an EpisodeSums
+
+    @classmethod
+    def zero(cls, names: Sequence[str]) -> Sums:
+        """Return empty sums."""
+        zeros = jnp.zeros(len(names), jnp.float32)
+        return cls(tuple(names), zeros, jnp.zeros((), jnp.float32), jnp.zeros(3, jnp.float32))
+
+    def add(self, updates: jax.Array, finished: Finished) -> Sums:
+        """Add metrics `float32[U, M]` of updates, and episodes `[K, N]` that may have ended."""
+        episodes = jnp.stack([jnp.sum(leaf, dtype=jnp.float32) for leaf in finished])
+        return self.replace(
+            updates=self.updates + jnp.sum(updates, axis=0),
+            num_updates=self.num_updates + updates.shape[0],
+            episodes=self.episodes + episodes,
+        )
+
+    def means(self) -> Metrics:
+        """Return every mean by name; NaN where nothing was summed up."""
+        means = dict(zip(self.names, self.updates / self.num_updates, strict=True))
+        episodes = EpisodeSums(*self.episodes)
+        return {
+            **means,
+            "episodes": episodes.num_episodes,
+            "episode_return": episodes.total_return / episodes.num_episodes,
+            "episode_length": episodes.total_length / episodes.num_episodes,
+        }
+
+
+def as_vector(metrics: Metrics) -> jax.Array:
+    """Return the values `float32[M]` in the order of the names."""
+    return jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in sorted(metrics)])

@@ -1,0 +1,93 @@
+"""Networks on one unbatched observation, which may be any pytree; callers `vmap`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxrl_buffers.types import PyTree
+
+
+class Torso(nn.Module):
+    """Features of any pytree of observations: images pass through convolutions, all the rest is flattened.
+
+    Leaves of rank 3 count as images `[height, width, channels]`; `uint8` ones are divided by 255.
+
+    Args:
+        hidden_sizes: widths of the dense layers.
+        channels: channels of the 3x3 convolutions for images; `(16,)` is the network of MinAtar.
+        activation: name of a function in `jax.nn`.
+
+    Example:
+        >>> torso = Torso(hidden_sizes=(64, 64))
+        >>> obs = {"image": jnp.zeros((10, 10, 4), jnp.uint8), "speed": jnp.zeros(2)}
+        >>> params = torso.init(jax.random.key(0), obs)
+        >>> torso.apply(params, obs).shape
+        (64,)
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    channels: tuple[int, ...] = (16,)
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        activation = getattr(jax.nn, self.activation)
+        features = []
+        for leaf in map(_as_float, jax.tree.leaves(obs)):
+            if leaf.ndim == 3:
+                for size in self.channels:
+                    leaf = activation(nn.Conv(size, (3, 3), padding="VALID")(leaf))
+            features.append(leaf.reshape(-1))
+        x = jnp.concatenate(features) if len(features) > 1 else features[0]
+        for size in self.hidden_sizes:
+            x = activation(nn.Dense(size)(x))
+        return x
+
+
+class QNetwork(nn.Module):
+    """Values `float32[A]` of all discrete actions.
+
+    With `dueling`, `Q(s, a) = V(s) + A(s, a) - mean_a A(s, a)`; Wang et al. (2016), https://arxiv.org/abs/1511.06581.
+    """
+
+    num_actions: int
+    torso: Torso = Torso()
+    dueling: bool = False
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        features = self.torso(obs)
+        values = nn.Dense(self.num_actions)(features)
+        if self.dueling:
+            values = nn.Dense(1)(features) + values - jnp.mean(values)
+        return values
+
+
+class Critic(nn.Module):
+    """The value `float32[]` of an observation and a continuous action in `[-1, 1]`."""
+
+    torso: Torso = Torso()
+
+    @nn.compact
+    def __call__(self, obs: PyTree, action: jax.Array) -> jax.Array:
+        return nn.Dense(1)(self.torso((obs, action)))[0]
+
+
+class GaussianActor(nn.Module):
+    """Mean and logarithm of the standard deviation, `float32[A]` each, of a Gaussian policy."""
+
+    action_size: int
+    torso: Torso = Torso()
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
+        # Small first outputs: the policy begins near the middle of the bounds, wide, and nowhere saturated.
+        head = nn.Dense(2 * self.action_size, kernel_init=nn.initializers.orthogonal(0.01))
+        mean, log_std = jnp.split(head(self.torso(obs)), 2)
+        return mean, log_std
+
+
+def _as_float(leaf: jax.Array) -> jax.Array:
+    return leaf.astype(jnp.float32) / 255 if leaf.dtype == jnp.uint8 else leaf.astype(jnp.float32)

@@ -1,0 +1,46 @@
+"""Steps of the optimizer and of target networks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_buffers.types import PyTree, Scalar
+
+
+def init(params: PyTree) -> optax.OptState:
+    """Return the state of Adam for `params`; the learning rate is no part of it."""
+    return optax.scale_by_adam().init(params)
+
+
+def step(
+    params: PyTree, grads: PyTree, state: optax.OptState, learning_rate: Scalar, max_grad_norm: Scalar | None = None
+) -> tuple[PyTree, optax.OptState]:
+    """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`."""
+    if max_grad_norm is not None:
+        grads = clip_by_global_norm(grads, max_grad_norm)
+    updates, state = optax.scale_by_adam().update(grads, state)
+    rate = jnp.asarray(learning_rate, jnp.float32)
+    return jax.tree.map(lambda param, update: param - rate * update, params, updates), state
+
+
+def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
+    """Scale gradients down so that their norm over all leaves is at most `max_norm`."""
+    scale = jnp.minimum(1, jnp.asarray(max_norm, jnp.float32) / (optax.global_norm(grads) + 1e-12))
+    return jax.tree.map(lambda grad: grad * scale, grads)
+
+
+def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array) -> PyTree:
+    """Return `rate * target + (1 - rate) * online` where `update`, else the target as it is.
+
+    A rate of 1 freezes the target, 0 copies the online parameters.
+    """
+    weight = jnp.where(update, 1 - jnp.asarray(rate, jnp.float32), 0)
+    return jax.tree.map(lambda old, new: (1 - weight) * old + weight * new, target, online)
+
+
+def count(num_updates: jax.Array, interval: Scalar) -> tuple[jax.Array, jax.Array]:
+    """Count an update that was made; tell whether the target is due, as it is at every `interval`-th one."""
+    num_updates = num_updates + 1
+    return num_updates, num_updates % jnp.asarray(interval, jnp.int32) == 0

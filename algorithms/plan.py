@@ -1,0 +1,101 @@
+"""How much is collected, learned and tested, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers.checks import require_integer
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The budget of a training run; steps count transitions of all environments together.
+
+    First `start_steps` are collected with random actions. Then every iteration collects `update_every` steps and makes
+    `num_updates` updates, until `total_steps` have been collected: exactly that many, or an error that names the
+    nearest total that can be met.
+
+    Args:
+        total_steps: environment steps in all.
+        num_envs: environments side by side.
+        start_steps: random steps before learning begins; a multiple of `num_envs`.
+        update_every: steps of one iteration; a multiple of `num_envs`.
+        num_updates: updates of one iteration.
+        mini_batch_size: samples of one update.
+        test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only.
+        num_test_episodes: complete episodes of one evaluation.
+
+    Example:
+        >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
+        9000
+    """
+
+    total_steps: int
+    num_envs: int = 1
+    start_steps: int = 1_000
+    update_every: int = 50
+    num_updates: int = 50
+    mini_batch_size: int = 64
+    test_every: int = 5_000
+    num_test_episodes: int = 5
+
+    def __post_init__(self):
+        for name in ("total_steps", "num_envs", "start_steps", "update_every", "num_updates", "mini_batch_size"):
+            require_integer("Plan", name, getattr(self, name), 1)
+        require_integer("Plan", "test_every", self.test_every, 0)
+        require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1)
+        _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
+        _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
+        if self.test_every:
+            _require_multiple("test_every", self.test_every, "update_every", self.update_every)
+        if self.total_steps >= 2**31:
+            raise ValueError(f"Plan(total_steps={self.total_steps}): fewer than 2**31 steps can be counted.")
+        learning = self.total_steps - self.start_steps
+        if learning < self.update_every or learning % self.update_every:
+            near = [max(learning // self.update_every + extra, 1) for extra in (0, 1)]
+            near = sorted({self.start_steps + count * self.update_every for count in near})
+            raise ValueError(
+                f"Plan(total_steps={self.total_steps}): {self.start_steps} first steps and then {self.update_every} an "
+                f"iteration cannot add up to it; the nearest total is {' or '.join(map(str, near))}."
+            )
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the whole run."""
+        return (self.total_steps - self.start_steps) // self.update_every
+
+    @property
+    def iterations_per_test(self) -> int:
+        """Iterations between two evaluations."""
+        return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
+
+    def check_buffer(self, buffer: ReplayBuffer) -> None:
+        """Refuse a buffer for other environments, or from which the first update could not fill its batch."""
+        if buffer.num_envs != self.num_envs:
+            raise ValueError(
+                f"the buffer is for {buffer.num_envs} environments and the plan for {self.num_envs}; "
+                "give both the same `num_envs`."
+            )
+        if self.update_every > buffer.length * self.num_envs:
+            raise ValueError(
+                f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "
+                "collect less at a time or raise its length."
+            )
+        rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - buffer.view.lookback
+        starts = max(rows // buffer.view.stride, 0) * self.num_envs
+        if starts < self.mini_batch_size:
+            raise ValueError(
+                f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
+                f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."
+            )
+
+
+def _require_multiple(name: str, value: int, of: str, unit: int) -> None:
+    if value % unit:
+        below, above = value // unit * unit, (value // unit + 1) * unit
+        near = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(f"Plan({name}={value}): `{name}` must be a multiple of {of}={unit}; {near} would do.")

@@ -1,0 +1,211 @@
+"""Soft actor-critic, with continuous actions.
+
+    y       = r + discount * (min_j Q_target,j(s', a') - alpha log pi(a' | s')),   a' ~ pi(. | s')
+    L_q     = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
+    L_pi    = mean_i w_i (alpha log pi(a | s_i) - min_j Q_j(s_i, a)),              a ~ pi(. | s_i)
+    L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
+
+Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. The policy is a Gaussian squashed by `tanh`; critics see actions
+in `[-1, 1]`, and the target entropy `H` is counted there. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
+
+Differences from the paper: gradients are clipped by their norm; `alpha` may be fixed.
+
+Differences from PyTorchRL: the gradient of the temperature is part of the gradients, so that it also trains in
+parallel; a target entropy of 0 is a target entropy of 0; actions of any bounds are scored in `[-1, 1]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from algorithms import losses, optimization
+from algorithms.distributions import TanhNormal
+from algorithms.networks import Critic, GaussianActor, Torso
+from algorithms.spaces import Box, Space
+from algorithms.types import StepInfo
+from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
+
+NUM_CRITICS = 2
+
+
+class SACParams(NamedTuple):
+    """All that is trained."""
+
+    actor: PyTree
+    critics: PyTree  # leaves [2, ...]
+    log_alpha: jax.Array  # float32[]
+
+
+class SACState(NamedTuple):
+    """What soft actor-critic remembers."""
+
+    params: SACParams
+    target: PyTree  # of the critics
+    optimizer: SACParams  # one optimizer a group
+    num_updates: jax.Array  # int32[]
+
+
+class SAC(struct.PyTreeNode):
+    """Soft actor-critic with two critics and a learned or fixed temperature.
+
+    Args:
+        action_space: `Box`.
+        torso: the network below actor and critics.
+        learns_alpha: learn the temperature; with False it stays at `initial_alpha`.
+        learning_rate_q, learning_rate_pi, learning_rate_alpha: of Adam, for critics, actor and temperature.
+        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
+        target_update_interval: updates between two such averagings.
+        max_grad_norm: gradients of a larger global norm are scaled down to it, critics and actor apart.
+        initial_alpha: the temperature at first.
+        target_entropy: of the policy over `[-1, 1]`; minus the number of components by default.
+
+    Example:
+        >>> from algorithms import environments
+        >>> env = environments.make("Pendulum-v1")
+        >>> agent = SAC(env.action_space, learning_rate_q=1e-3)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> action, _, _ = agent.act(state, jnp.zeros((3, 3)), (), jax.random.key(1))
+        >>> action.shape
+        (3, 1)
+    """
+
+    action_space: Space = struct.field(pytree_node=False)
+    torso: Torso = struct.field(pytree_node=False, default=Torso())
+    learns_alpha: bool = struct.field(pytree_node=False, default=True)
+    learning_rate_q: Scalar = 1e-4
+    learning_rate_pi: Scalar = 1e-4
+    learning_rate_alpha: Scalar = 1e-4
+    polyak: Scalar = 0.995
+    target_update_interval: Scalar = 1
+    max_grad_norm: Scalar = 0.5
+    initial_alpha: Scalar = 1.0
+    target_entropy: Scalar | None = None
+
+    num_passes = 1
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, Box):
+            raise ValueError(f"SAC acts in continuous spaces, but the action space is {self.action_space!r}.")
+        for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "max_grad_norm", "initial_alpha"):
+            require_number("SAC", name, getattr(self, name), 0)
+        require_number("SAC", "polyak", self.polyak, 0, 1)
+        if isinstance(self.target_update_interval, (int, float)):
+            require_integer("SAC", "target_update_interval", self.target_update_interval, 1)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
+        """Return the state for observations and actions like these; consumes `key`."""
+        obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
+        key_actor, key_critics = jax.random.split(key)
+        critics = jax.vmap(self._critic.init, in_axes=(0, None, None))(
+            jax.random.split(key_critics, NUM_CRITICS), obs, action
+        )
+        log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
+        params = SACParams(self._actor.init(key_actor, obs), critics, log_alpha)
+        optimizer = SACParams(*map(optimization.init, params))
+        target = jax.tree.map(jnp.copy, critics)  # the same buffer twice could not be donated
+        return SACState(params, target, optimizer, jnp.zeros((), jnp.int32))
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Acting remembers nothing."""
+        return ()
+
+    def act(
+        self, state: SACState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return drawn actions `float32[N, A]`, or with `deterministic` those of the mean; consumes `key`."""
+        policy = self._policy(state.params.actor, obs)
+        if deterministic:
+            action = jax.vmap(TanhNormal.mode)(policy)
+        else:
+            action, _ = _draw(policy, key)
+        return self.action_space.scale(action), carry, ()
+
+    def observe(self, state: SACState, chunk: Transition) -> SACState:
+        """Nothing is noted."""
+        return state
+
+    def gradients(self, state: SACState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
+        """Return the gradients of critics, actor and temperature, all at the present parameters; consumes `key`."""
+        key_target, key_policy = jax.random.split(key)
+        target = self._target(state, sample, key_target)
+        (loss_q, (q, error)), critics = jax.value_and_grad(self._critic_loss, has_aux=True)(
+            state.params.critics, sample, target
+        )
+        (loss_pi, log_prob), actor = jax.value_and_grad(self._actor_loss, has_aux=True)(
+            state.params.actor, state, sample, key_policy
+        )
+        loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(state.params.log_alpha, sample, log_prob)
+        metrics = {
+            "loss_q": loss_q,
+            "loss_pi": loss_pi,
+            "loss_alpha": loss_alpha,
+            "alpha": jnp.exp(state.params.log_alpha),
+            "entropy": -jnp.mean(log_prob),
+            "q": jnp.mean(q),
+            "grad_norm_q": optax.global_norm(critics),
+            "grad_norm_pi": optax.global_norm(actor),
+        }
+        return SACParams(actor, critics, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
+
+    def apply(self, state: SACState, grads: SACParams) -> SACState:
+        """Step critics, actor and temperature, then average the critics into their targets."""
+        rates = (self.learning_rate_pi, self.learning_rate_q, self.learning_rate_alpha if self.learns_alpha else 0.0)
+        limits = (self.max_grad_norm, self.max_grad_norm, None)
+        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits)
+        params, optimizer = (SACParams(*groups) for groups in zip(*stepped, strict=True))
+        num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
+        target = optimization.polyak(state.target, params.critics, self.polyak, is_due)
+        return SACState(params, target, optimizer, num_updates)
+
+    @property
+    def _actor(self) -> GaussianActor:
+        return GaussianActor(self.action_space.size, self.torso)
+
+    @property
+    def _critic(self) -> Critic:
+        return Critic(self.torso)
+
+    def _policy(self, params: PyTree, obs: PyTree) -> TanhNormal:
+        return TanhNormal.of(*jax.vmap(self._actor.apply, in_axes=(None, 0))(params, obs))
+
+    def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
+        """Return the values `[2, B]` of both critics for actions in `[-1, 1]`."""
+        one = jax.vmap(self._critic.apply, in_axes=(None, 0, 0))
+        return jax.vmap(one, in_axes=(0, None, None))(params, obs, action)
+
+    def _target(self, state: SACState, sample: Sample, key: jax.Array) -> jax.Array:
+        batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)
+        action, log_prob = _draw(self._policy(state.params.actor, batch.next_obs), key)
+        q = self._values(state.target, batch.next_obs, action)
+        value = jax.vmap(losses.soft_value, in_axes=(1, 0, None))(q, log_prob, alpha)
+        return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
+
+    def _critic_loss(self, params: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, Any]:
+        q = self._values(params, sample.batch.obs, self.action_space.normalize(sample.batch.action))
+        error = q - target[None]
+        return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
+
+    def _actor_loss(
+        self, params: PyTree, state: SACState, sample: Sample, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        action, log_prob = _draw(self._policy(params, sample.batch.obs), key)
+        q = self._values(state.params.critics, sample.batch.obs, action)
+        loss = jax.vmap(losses.soft_policy_loss, in_axes=(1, 0, None))(q, log_prob, jnp.exp(state.params.log_alpha))
+        return jnp.mean(sample.weights * loss), log_prob
+
+    def _temperature_loss(self, log_alpha: jax.Array, sample: Sample, log_prob: jax.Array) -> jax.Array:
+        entropy = -self.action_space.size if self.target_entropy is None else self.target_entropy
+        entropy = jnp.asarray(entropy, jnp.float32)
+        loss = jax.vmap(losses.temperature_loss, in_axes=(None, 0, None))(log_alpha, log_prob, entropy)
+        return jnp.mean(sample.weights * loss)
+
+
+def _draw(policy: TanhNormal, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Draw an action and its log-density from each of `B` distributions; one call for all the noise is cheaper."""
+    return jax.vmap(TanhNormal.transform)(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
