@@ -6,7 +6,7 @@ A buffer is a product, storage x sampler x view:
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
 """
 
-from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers import checkpoint, host, segment_tree
 from jaxrl_buffers.iteration import scan_batches, scan_epochs
 from jaxrl_buffers.parameters import parameters, with_parameters
 from jaxrl_buffers.recipes import n_step, prioritized, sequences, uniform
@@ -32,6 +32,7 @@ __all__ = [
     "Uniform",
     "View",
     "Window",
+    "checkpoint",
     "host",
     "n_step",
     "parameters",

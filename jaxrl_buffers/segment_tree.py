@@ -228,7 +228,20 @@ def _leaf_stats(leaves: jax.Array) -> jax.Array:
 
 def _summarize(stats: jax.Array) -> Summary:
     """Summarize nodes `[..., 3, M]` over the last axis."""
-    return Summary(jnp.sum(stats[..., 0, :], -1), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
+    return Summary(_ordered_sum(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
+
+
+def _ordered_sum(values: jax.Array) -> jax.Array:
+    """Sum the last axis in a fixed order.
+
+    XLA orders the additions of `jnp.sum` differently from program to program; a tree rebuilt from its leaves would then
+    differ from the written one in the last bit.
+    """
+    while (width := values.shape[-1]) > 1:
+        half = width // 2
+        folded = values[..., :half] + values[..., half : 2 * half]
+        values = jnp.concatenate([folded, values[..., 2 * half :]], axis=-1) if width % 2 else folded
+    return values[..., 0]
 
 
 def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
