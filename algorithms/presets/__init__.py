@@ -1,0 +1,26 @@
+"""Tuned settings, one small file for each algorithm and environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from algorithms.plan import Plan
+from algorithms.presets import ddqn_cartpole, sac_pendulum
+from algorithms.settings import ALGORITHMS, Settings, require_name
+
+PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
+    ("sac", "Pendulum-v1"): sac_pendulum.SETTINGS,
+}
+UNTUNED = {"plan": Plan(total_steps=100_000, update_every=1, num_updates=1, mini_batch_size=128)}
+
+
+def preset(algorithm: str, environment: str) -> Settings:
+    """Return the tuned settings of an algorithm for an environment, or sensible ones if there are none.
+
+    Example:
+        >>> preset("ddqn", "CartPole-v1").plan.total_steps
+        50000
+    """
+    require_name("algorithm", algorithm, ALGORITHMS)
+    return Settings(algorithm, environment, **PRESETS.get((algorithm, environment), UNTUNED))

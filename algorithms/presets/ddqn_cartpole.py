@@ -1,0 +1,22 @@
+"""Double Q-learning on CartPole-v1."""
+
+from algorithms.plan import Plan
+
+SETTINGS = {
+    "plan": Plan(
+        total_steps=50_000,
+        num_envs=4,
+        start_steps=1_000,
+        update_every=4,
+        num_updates=2,
+        mini_batch_size=128,
+        test_every=2_000,
+        num_test_episodes=10,
+    ),
+    "buffer": "prioritized",
+    "n_step": 3,
+    "capacity": 50_000,
+    "hidden_sizes": (64, 64),
+    "agent": {"learning_rate": 5e-4, "polyak": 0.99, "max_grad_norm": 10.0},
+    "sampler": {"weighting": "batch"},
+}

@@ -1,0 +1,210 @@
+"""A training run in a folder: chunks of one compiled program, with everything else between them on the host.
+
+The outcome is that of `loop.train`, bit for bit, however the run is cut into chunks and however often it is stopped
+and continued.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from algorithms import loop
+from algorithms.evaluation import evaluate
+from algorithms.loop import TrainState
+from algorithms.plan import Plan
+from algorithms.run_folder import RunFolder
+from algorithms.settings import Settings
+from algorithms.signals import StopSignals
+from jaxrl_buffers.types import PyTree
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and its state has been saved."""
+
+    def __init__(self, signal_number: int, steps: int):
+        super().__init__(f"stopped by {signal.Signals(signal_number).name} after {steps:,} steps")
+        self.signal_number = signal_number
+
+
+class Report(NamedTuple):
+    """What is known after a chunk."""
+
+    steps: int  # environment steps of each seed
+    total_steps: int
+    steps_per_second: float  # of all seeds together
+    metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
+
+
+class Options(NamedTuple):
+    """What does not change the outcome.
+
+    Args:
+        on_chunk: called between chunks.
+        checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.
+        final_episodes: episodes of the last, deterministic evaluation of every seed.
+    """
+
+    on_chunk: Callable[[Report], None] = lambda report: None
+    checkpoint_seconds: float = 60.0
+    final_episodes: int = 100
+
+
+class _Progress(NamedTuple):
+    """Where the host is."""
+
+    iteration: int = 0
+    num_tests: int = 0
+    seconds: float = 0.0
+
+    def steps(self, plan: Plan) -> int:
+        return plan.start_steps + self.iteration * plan.update_every
+
+
+class _Programs(NamedTuple):
+    """The compiled parts of a run, each for all seeds at once."""
+
+    init: Callable[[], TrainState]
+    run: Callable[[TrainState, int], TrainState]  # with the number of iterations
+    read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]
+    evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
+
+
+def start(settings: Settings, folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
+    """Train in a folder, which must not exist, and return the result.
+
+    Raises:
+        Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
+    """
+    programs = _compile(settings)  # refuses bad settings before anything is written
+    run_folder = RunFolder(folder)
+    run_folder.create(settings)
+    return _train(settings, run_folder, programs, programs.init(), _Progress(), options)
+
+
+def resume(folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
+    """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
+
+    Raises:
+        Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
+    """
+    run_folder = RunFolder(folder)
+    settings = run_folder.settings()
+    programs = _compile(settings)
+    state, progress = run_folder.restore(jax.eval_shape(programs.init))
+    progress = _Progress(**progress)
+    run_folder.keep_metrics(progress.num_tests)
+    return _train(settings, run_folder, programs, state, progress, options)
+
+
+def _train(
+    settings: Settings,
+    folder: RunFolder,
+    programs: _Programs,
+    state: TrainState,
+    progress: _Progress,
+    options: Options,
+) -> dict[str, Any]:
+    plan = settings.plan
+    with StopSignals() as signals:
+        folder.save(state, progress._asdict())
+        saved = time.monotonic()
+        while progress.iteration < plan.num_iterations:
+            state, progress, metrics = _advance(settings, programs, state, progress)
+            if metrics is not None:
+                folder.append({**_summary(settings, progress), **metrics})
+            is_last = progress.iteration == plan.num_iterations
+            if signals.received or is_last or time.monotonic() - saved > options.checkpoint_seconds:
+                folder.save(state, progress._asdict())
+                saved = time.monotonic()
+            speed = _summary(settings, progress)["steps_per_second"]
+            options.on_chunk(Report(progress.steps(plan), plan.total_steps, speed, metrics))
+            if signals.received and not is_last:
+                raise Interrupted(signals.received, progress.steps(plan))
+    returns, lengths = programs.evaluate(state.agent, progress.num_tests, options.final_episodes)
+    result = {
+        "algorithm": settings.algorithm,
+        "environment": settings.environment,
+        **_summary(settings, progress),
+        "mean_return": float(np.mean(returns)),
+        "return_of_seeds": np.mean(returns, axis=1).tolist(),
+        "mean_length": float(np.mean(lengths)),
+        "episodes": options.final_episodes,
+    }
+    folder.finish(result)
+    return result
+
+
+def _advance(
+    settings: Settings, programs: _Programs, state: TrainState, progress: _Progress
+) -> tuple[TrainState, _Progress, dict[str, np.ndarray] | None]:
+    """Run one chunk, and the evaluation behind it if one is due."""
+    plan, begun = settings.plan, time.monotonic()
+    chunk = _chunk(plan, progress.iteration)
+    state = jax.block_until_ready(programs.run(state, chunk))
+    iteration, num_tests, metrics = progress.iteration + chunk, progress.num_tests, None
+    if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
+        state, means = programs.read_metrics(state)
+        returns, _ = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
+        metrics = {**{name: np.asarray(mean) for name, mean in means.items() if name != "steps"}, "returns": returns}
+        num_tests += 1
+    return state, _Progress(iteration, num_tests, progress.seconds + time.monotonic() - begun), metrics
+
+
+def _chunk(plan: Plan, iteration: int) -> int:
+    """Return how many iterations to run now: never across an evaluation, and about ten chunks between two of them."""
+    tested = iteration // plan.iterations_per_test * plan.iterations_per_test
+    interval = min(plan.iterations_per_test, plan.num_iterations - tested)
+    # Even parts, so that one compiled program serves them all.
+    return next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+
+
+def _summary(settings: Settings, progress: _Progress) -> dict[str, Any]:
+    steps = progress.steps(settings.plan)
+    trained = settings.num_seeds * (steps - settings.plan.start_steps)
+    return {"steps": steps, "seconds": progress.seconds, "steps_per_second": trained / max(progress.seconds, 1e-9)}
+
+
+def _compile(settings: Settings) -> _Programs:
+    """Return the programs of a run; one seed alone runs without an axis of seeds, which is faster."""
+    agent, buffer, env, plan = settings.build()
+    keys = jax.random.split(jax.random.key(settings.seed), settings.num_seeds)
+    keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    is_one = settings.num_seeds == 1
+    key_train, key_test = (keys[0][0], keys[1][0]) if is_one else keys
+    over_seeds = (lambda function: function) if is_one else jax.vmap
+
+    def with_axis(values: PyTree) -> PyTree:
+        return jax.tree.map(lambda value: np.asarray(value)[None] if is_one else np.asarray(value), values)
+
+    init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
+    read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
+
+    @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
+    def run(state: TrainState, num_iterations: int) -> TrainState:
+        return over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))(state)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def test(agent_state: Any, number: jax.Array, num_episodes: int) -> PyTree:
+        def of_seed(agent_state: Any, key: jax.Array) -> PyTree:
+            return evaluate(agent, agent_state, env, jax.random.fold_in(key, number), num_episodes)
+
+        return over_seeds(of_seed)(agent_state, key_test)
+
+    def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
+        state, metrics = read(state)
+        return state, with_axis(metrics)
+
+    return _Programs(
+        init=lambda: init(key_train),
+        run=run,
+        read_metrics=read_metrics,
+        evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),
+    )

@@ -1,0 +1,123 @@
+"""A training run by names and numbers, as the command line and run folders know it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from algorithms import environments
+from algorithms.ddqn import DDQN
+from algorithms.environments import Environment
+from algorithms.networks import Torso
+from algorithms.plan import Plan
+from algorithms.sac import SAC
+from algorithms.spaces import Box, Discrete
+from algorithms.types import Agent
+from jaxrl_buffers import NStep, Prioritized, ReplayBuffer, Uniform
+from jaxrl_buffers.checks import require_integer
+
+ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "sac": SAC}
+ACTION_SPACES = {"ddqn": (Discrete,), "sac": (Box,)}
+SAMPLERS: dict[str, Any] = {"uniform": Uniform, "prioritized": Prioritized}
+
+
+class Experiment(NamedTuple):
+    """The components of a run."""
+
+    agent: Agent
+    buffer: ReplayBuffer
+    env: Environment
+    plan: Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run.
+
+    Args:
+        algorithm: `ddqn`, `sac`.
+        environment: a name that gymnax knows.
+        plan: budgets and intervals.
+        buffer: how samples are drawn, `uniform` or `prioritized`.
+        n_step: steps summed up in a target.
+        gamma: discount of one step.
+        capacity: transitions that the buffer holds.
+        hidden_sizes: widths of the networks' layers.
+        activation: name of a function in `jax.nn`.
+        agent: hyper-parameters of the algorithm.
+        sampler: hyper-parameters of the buffer's sampler.
+        seed: of the first of the seeds.
+        num_seeds: independent runs side by side.
+    """
+
+    algorithm: str
+    environment: str
+    plan: Plan
+    buffer: str = "uniform"
+    n_step: int = 1
+    gamma: float = 0.99
+    capacity: int = 100_000
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
+    agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    num_seeds: int = 1
+
+    def __post_init__(self):
+        require_name("algorithm", self.algorithm, ALGORITHMS)
+        require_name("buffer", self.buffer, SAMPLERS)
+        require_integer("Settings", "capacity", self.capacity, 1)
+        require_integer("Settings", "num_seeds", self.num_seeds, 1)
+        require_integer("Settings", "seed", self.seed, 0)
+        for size in self.hidden_sizes:
+            require_integer("Settings", "hidden_sizes", size, 1)
+
+    def build(self) -> Experiment:
+        """Return the components; refuse what does not fit together.
+
+        Example:
+            >>> settings = Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000, start_steps=1_000))
+            >>> settings.build().buffer.length
+            100000
+        """
+        env = environments.make(self.environment)
+        if not isinstance(env.action_space, ACTION_SPACES[self.algorithm]):
+            fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
+            raise ValueError(
+                f"{self.algorithm} cannot act in {self.environment}, which has {env.action_space}; "
+                f"use {' or '.join(fitting)}."
+            )
+        torso = Torso(tuple(self.hidden_sizes), activation=self.activation)
+        agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, **self.agent)
+        length = -(-self.capacity // self.plan.num_envs)
+        view = NStep(self.n_step, self.gamma)
+        sampler = SAMPLERS[self.buffer](**self.sampler)
+        buffer = ReplayBuffer(sampler, view, length=length, num_envs=self.plan.num_envs)
+        self.plan.check_buffer(buffer)
+        return Experiment(agent, buffer, env, self.plan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON knows them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Return the settings that `to_dict` gave."""
+        plan, sizes = Plan(**values["plan"]), tuple(values["hidden_sizes"])
+        return cls(**{**values, "plan": plan, "hidden_sizes": sizes})
+
+
+def options_of(component: Any) -> dict[str, Any]:
+    """Return the hyper-parameters of an agent or sampler class, with their defaults."""
+    fields = (field for field in dataclasses.fields(component) if field.default is not dataclasses.MISSING)
+    return {field.name: field.default for field in fields if field.name != "torso"}
+
+
+def require_name(what: str, name: str, known: Mapping[str, Any]) -> None:
+    """Refuse a name that is not known, with the nearest that is."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1) or [", ".join(known)]
+        raise ValueError(f"there is no {what} {name!r}; did you mean {near[0]}?")
