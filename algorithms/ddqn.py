@@ -138,7 +138,7 @@ class DDQN(struct.PyTreeNode):
         metrics = {
             "loss_q": loss_q,
             "q": jnp.mean(q),
-            "grad_norm_q": optax.global_norm(grads),
+            "grad_norm_q": optax.tree.norm(grads),
             "epsilon": state.epsilon,
         }
         return grads, StepInfo(jnp.abs(error), metrics)

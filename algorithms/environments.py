@@ -19,7 +19,7 @@ from flax import struct
 from gymnax.environments import spaces as gymnax_spaces
 
 from algorithms.spaces import Box, Discrete, Space
-from jaxrl_buffers.types import PyTree, Transition
+from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 
 class EnvironmentState(NamedTuple):
@@ -67,10 +67,9 @@ class Environment(struct.PyTreeNode):
         return self._structure()[0]
 
     @property
-    def max_episode_length(self) -> int | None:
+    def max_episode_length(self) -> Scalar | None:
         """The time limit, if the environment's parameters name one."""
-        limit = getattr(self.params, "max_steps_in_episode", None)
-        return None if limit is None else int(limit)
+        return getattr(self.params, "max_steps_in_episode", None)
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""

@@ -27,7 +27,7 @@ def step(
 
 def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
     """Scale gradients down so that their norm over all leaves is at most `max_norm`."""
-    scale = jnp.minimum(1, jnp.asarray(max_norm, jnp.float32) / (optax.global_norm(grads) + 1e-12))
+    scale = jnp.minimum(1, jnp.asarray(max_norm, jnp.float32) / (optax.tree.norm(grads) + 1e-12))
     return jax.tree.map(lambda grad: grad * scale, grads)
 
 

@@ -23,6 +23,7 @@ from algorithms.plan import Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
+from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.types import PyTree
 
 
@@ -58,7 +59,7 @@ class Options(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """Where the host is."""
+    """Where the host is; `seconds` of training, without compilation and evaluation."""
 
     iteration: int = 0
     num_tests: int = 0
@@ -72,7 +73,7 @@ class _Programs(NamedTuple):
     """The compiled parts of a run, each for all seeds at once."""
 
     init: Callable[[], TrainState]
-    run: Callable[[TrainState, int], TrainState]  # with the number of iterations
+    run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
 
@@ -83,6 +84,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     Raises:
         Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
     """
+    require_integer("run", "final_episodes", options.final_episodes, 1)
     programs = _compile(settings)  # refuses bad settings before anything is written
     run_folder = RunFolder(folder)
     run_folder.create(settings)
@@ -146,16 +148,19 @@ def _advance(
     settings: Settings, programs: _Programs, state: TrainState, progress: _Progress
 ) -> tuple[TrainState, _Progress, dict[str, np.ndarray] | None]:
     """Run one chunk, and the evaluation behind it if one is due."""
-    plan, begun = settings.plan, time.monotonic()
+    plan = settings.plan
     chunk = _chunk(plan, progress.iteration)
-    state = jax.block_until_ready(programs.run(state, chunk))
+    compiled = programs.run(chunk)
+    begun = time.monotonic()
+    state = jax.block_until_ready(compiled(state))
+    seconds = progress.seconds + time.monotonic() - begun
     iteration, num_tests, metrics = progress.iteration + chunk, progress.num_tests, None
     if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
         state, means = programs.read_metrics(state)
         returns, _ = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
         metrics = {**{name: np.asarray(mean) for name, mean in means.items() if name != "steps"}, "returns": returns}
         num_tests += 1
-    return state, _Progress(iteration, num_tests, progress.seconds + time.monotonic() - begun), metrics
+    return state, _Progress(iteration, num_tests, seconds), metrics
 
 
 def _chunk(plan: Plan, iteration: int) -> int:
@@ -187,9 +192,10 @@ def _compile(settings: Settings) -> _Programs:
     init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
     read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
 
-    @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
-    def run(state: TrainState, num_iterations: int) -> TrainState:
-        return over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))(state)
+    @functools.cache
+    def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
+        run = over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))
+        return jax.jit(run, donate_argnums=0).lower(jax.eval_shape(init, key_train)).compile()
 
     @functools.partial(jax.jit, static_argnums=2)
     def test(agent_state: Any, number: jax.Array, num_episodes: int) -> PyTree:
@@ -204,7 +210,7 @@ def _compile(settings: Settings) -> _Programs:
 
     return _Programs(
         init=lambda: init(key_train),
-        run=run,
+        run=compiled_run,
         read_metrics=read_metrics,
         evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),
     )

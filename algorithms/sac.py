@@ -148,8 +148,8 @@ class SAC(struct.PyTreeNode):
             "alpha": jnp.exp(state.params.log_alpha),
             "entropy": -jnp.mean(log_prob),
             "q": jnp.mean(q),
-            "grad_norm_q": optax.global_norm(critics),
-            "grad_norm_pi": optax.global_norm(actor),
+            "grad_norm_q": optax.tree.norm(critics),
+            "grad_norm_pi": optax.tree.norm(actor),
         }
         return SACParams(actor, critics, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
 

@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+
 from algorithms import environments
 from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
@@ -72,6 +74,8 @@ class Settings:
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
         require_integer("Settings", "seed", self.seed, 0)
+        if not callable(getattr(jax.nn, self.activation, None)):
+            raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
         for size in self.hidden_sizes:
             require_integer("Settings", "hidden_sizes", size, 1)
 

@@ -1,22 +1,158 @@
-"""Train an agent: one compiled program, many seeds, a folder with everything that came out of it.
+"""Train an agent: one compiled program, any number of seeds, and a folder with all that came out of it.
 
     python scripts/train.py ddqn CartPole-v1 --buffer prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
-    python scripts/train.py --resume runs/ddqn_CartPole-v1_0
+    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0
 
-The settings shown by `train.py ALGORITHM ENVIRONMENT --help` are those tuned for that pair.
+`train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import docstring_parser
 import tyro
 
-from algorithms import presets, run
+from algorithms import plotting, presets, run
 from algorithms.plan import Plan
+from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
 from algorithms.settings import ALGORITHMS, SAMPLERS, Settings, options_of, require_name
+
+HELP = {
+    "algorithm": f"One of {', '.join(ALGORITHMS)}.",
+    "environment": "A name that gymnax knows, such as CartPole-v1.",
+    "buffer": f"How samples are drawn: {', '.join(SAMPLERS)}.",
+    "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
+    "resume": "The folder of a run to continue, exactly as if it had not stopped; no other settings are then taken.",
+    "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.",
+    "final_episodes": "Episodes of the last, deterministic evaluation of every seed.",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit code."""
+    try:
+        first = _first_look(arguments)
+        if first.resume is not None:
+            return _resume(arguments, first.resume)
+        defaults = presets.preset(first.algorithm or "ddqn", first.environment or "CartPole-v1")
+        defaults = _with_buffer(defaults, first.buffer or defaults.buffer)
+        command = tyro.cli(_command(defaults), args=arguments, description=__doc__, prog="train.py")
+        settings = _settings(command, defaults)
+        folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
+        return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
+    except ValueError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 2
+
+
+def _first_look(arguments: list[str]) -> argparse.Namespace:
+    """Find what decides which options there are."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("algorithm", nargs="?")
+    parser.add_argument("environment", nargs="?")
+    parser.add_argument("--buffer")
+    parser.add_argument("--resume", type=Path)
+    return parser.parse_known_args(arguments)[0]
+
+
+def _with_buffer(settings: Settings, buffer: str) -> Settings:
+    require_name("buffer", buffer, SAMPLERS)
+    tuned = settings.sampler if buffer == settings.buffer else {}
+    return dataclasses.replace(settings, buffer=buffer, sampler=tuned)
+
+
+def _command(defaults: Settings) -> type:
+    """Return a dataclass with one field for each option, from the fields and docstrings of the components."""
+    agent, sampler = ALGORITHMS[defaults.algorithm], SAMPLERS[defaults.buffer]
+    fields = [
+        _field("algorithm", str, dataclasses.MISSING, HELP["algorithm"], positional=True),
+        _field("environment", str, dataclasses.MISSING, HELP["environment"], positional=True),
+        *_fields(Plan, vars(defaults.plan)),
+        *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings()}),
+        ("agent", *_group(agent, defaults.agent)),
+        ("sampler", *_group(sampler, defaults.sampler)),
+        _field("out", Path | None, None, HELP["out"]),
+        _field("resume", Path | None, None, HELP["resume"]),
+        _field("checkpoint_seconds", float, 60.0, HELP["checkpoint_seconds"]),
+        _field("final_episodes", int, 100, HELP["final_episodes"]),
+    ]
+    return dataclasses.make_dataclass("Command", fields, frozen=True)
+
+
+def _flat_settings() -> list[str]:
+    nested = {"algorithm", "environment", "plan", "agent", "sampler"}
+    return [field.name for field in dataclasses.fields(Settings) if field.name not in nested]
+
+
+def _group(component: Any, tuned: Mapping[str, Any]) -> tuple[type, Any]:
+    options = {**options_of(component), **tuned}
+    group = dataclasses.make_dataclass(component.__name__, _fields(component, options), frozen=True)
+    group.__doc__ = docstring_parser.parse(component.__doc__).short_description
+    return group, dataclasses.field(default_factory=group)
+
+
+def _fields(component: Any, defaults: Mapping[str, Any]) -> list[Any]:
+    documented = {}
+    for parameter in docstring_parser.parse(component.__doc__).params:
+        documented |= dict.fromkeys(parameter.arg_name.split(", "), parameter.description)
+    types = {"hidden_sizes": tuple[int, ...], "target_entropy": float | None}
+    return [_field(name, types.get(name, type(value)), value, documented[name]) for name, value in defaults.items()]
+
+
+def _field(name: str, kind: Any, default: Any, text: str, positional: bool = False) -> Any:
+    text = text.replace("`", "")
+    if positional:
+        kind = tyro.conf.Positional[Annotated[kind, tyro.conf.arg(help=text, metavar=name.upper())]]
+    else:
+        kind = Annotated[kind, tyro.conf.arg(help=text)]
+    return (name, kind) if default is dataclasses.MISSING else (name, kind, default)
+
+
+def _settings(command: Any, defaults: Settings) -> Settings:
+    plan = Plan(**{field.name: getattr(command, field.name) for field in dataclasses.fields(Plan)})
+    changed = {name: getattr(command, name) for name in _flat_settings()}
+    agent, sampler = vars(command.agent), vars(command.sampler)
+    return dataclasses.replace(defaults, plan=plan, agent=agent, sampler=sampler, **changed)
+
+
+def _resume(arguments: list[str], folder: Path) -> int:
+    if len(arguments) > 2 - any(argument.startswith("--resume=") for argument in arguments):
+        raise ValueError("--resume takes no other settings: a run continues with those in its config.json.")
+    settings = RunFolder(folder).settings()
+    return _train(folder, settings, lambda options: run.resume(folder, options))
+
+
+def _train(folder: Path, settings: Settings, train: Any, command: Any = None) -> int:
+    title = f"{settings.algorithm} on {settings.environment}"
+    with ProgressBar(title) as bar:
+        options = run.Options(on_chunk=bar.update)
+        if command is not None:
+            options = options._replace(
+                checkpoint_seconds=command.checkpoint_seconds, final_episodes=command.final_episodes
+            )
+        try:
+            result = train(options)
+        except run.Interrupted as stop:
+            bar.close()
+            print(f"{stop}; continue with: python scripts/train.py --resume {folder}")
+            return 128 + stop.signal_number
+    run_folder = RunFolder(folder)
+    plotting.draw_curve(run_folder.metrics(), title, run_folder.curve)
+    seeds = result["return_of_seeds"]
+    print(
+        f"{title}: return {result['mean_return']:.1f} (seeds {min(seeds):.1f} to {max(seeds):.1f}, n={len(seeds)}, "
+        f"{result['episodes']} episodes each) after {result['steps']:,} steps at "
+        f"{result['steps_per_second']:,.0f} steps/s; {folder}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

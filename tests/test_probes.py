@@ -1,0 +1,92 @@
+"""Every agent finds values and actions that are known exactly."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import GAMMA, PROBES, Probe, stacked
+
+import jaxrl_buffers as jb
+from algorithms import DDQN, SAC, Box, Discrete, Plan, Torso, environments, train
+
+SMALL = Torso((32, 32))
+PLAN = Plan(
+    total_steps=4_800, num_envs=4, start_steps=800, update_every=4, num_updates=1, mini_batch_size=64, test_every=0
+)
+# What to look at: both signs at time 0, and time 1 after a positive sign.
+OBSERVATIONS = jnp.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
+
+
+@functools.cache
+def trained(agent_name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Train on all probes at once; return values `[P, 3, C]` of candidate actions, and chosen actions `[P, 3]`."""
+    agent = {
+        "ddqn": DDQN(Discrete(2), SMALL, learning_rate=3e-3, polyak=0.9, max_grad_norm=10.0),
+        "sac": SAC(
+            Box((-1.0,), (1.0,)),
+            SMALL,
+            learns_alpha=False,
+            learning_rate_q=3e-3,
+            learning_rate_pi=3e-3,
+            polyak=0.9,
+            initial_alpha=1e-3,
+            max_grad_norm=10.0,
+        ),
+    }[agent_name]
+    env = environments.wrap(Probe(isinstance(agent.action_space, Discrete)))
+    buffer = jb.uniform(1_200, 4, gamma=GAMMA)
+
+    def run(key, params):
+        state, _ = train(key, agent, buffer, env.replace(params=params), PLAN)
+        action, _, _ = agent.act(state.agent, OBSERVATIONS, (), key, deterministic=True)
+        return values(agent, state.agent), action.reshape(-1)
+
+    keys = jax.random.split(jax.random.key(0), len(PROBES))
+    return jax.device_get(jax.jit(jax.vmap(run))(keys, stacked()))
+
+
+def values(agent, state):
+    """Return the values `[3, C]` of both discrete actions, or of -0.5 and 0.5."""
+    if isinstance(agent, DDQN):
+        return agent._values(state.params, OBSERVATIONS)
+    candidates = [jnp.full((3, 1), action) for action in (-0.5, 0.5)]
+    return jnp.stack([agent._values(state.params.critics, OBSERVATIONS, a).mean(0) for a in candidates], axis=1)
+
+
+@pytest.fixture(params=["ddqn", "sac"])
+def of_probe(request):
+    found, action = trained(request.param)
+    return lambda name: (found[list(PROBES).index(name)], action[list(PROBES).index(name)], request.param)
+
+
+def test_constant_reward(of_probe):
+    q, _, _ = of_probe("constant reward")
+    np.testing.assert_allclose(q[:2], 1, atol=0.1)
+
+
+def test_reward_by_observation(of_probe):
+    q, _, _ = of_probe("reward by observation")
+    np.testing.assert_allclose(q[0], 1, atol=0.1)
+    np.testing.assert_allclose(q[1], -1, atol=0.1)
+
+
+def test_delayed_reward(of_probe):
+    q, _, _ = of_probe("delayed reward")
+    np.testing.assert_allclose(q[2], 1, atol=0.1)
+    np.testing.assert_allclose(q[:2], GAMMA, atol=0.1)
+
+
+def test_reward_by_action(of_probe):
+    q, action, name = of_probe("reward by action")
+    np.testing.assert_allclose(q[:2], [[-1, 1]] * 2 if name == "ddqn" else [[-1, 0]] * 2, atol=0.15)
+    np.testing.assert_allclose(action[:2], 1 if name == "ddqn" else 0.5, atol=0.15)
+
+
+def test_a_time_limit_bootstraps(of_probe):
+    """An episode cut off after each reward of 1 is worth `1 / (1 - gamma)`; taken for the end it would be worth 1."""
+    q, _, _ = of_probe("time limit")
+    np.testing.assert_allclose(q[:2], 1 / (1 - GAMMA), atol=0.7)
