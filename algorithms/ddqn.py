@@ -113,9 +113,8 @@ class DDQN(struct.PyTreeNode):
         greedy = jnp.argmax(self._values(state.params, obs), axis=-1).astype(jnp.int32)
         if deterministic:
             return greedy, carry, ()
-        key_explore, key_action = jax.random.split(key)
-        explores = jax.random.uniform(key_explore, greedy.shape, jnp.float32) < state.epsilon
-        return jnp.where(explores, self.action_space.sample(key_action, greedy.shape[0]), greedy), carry, ()
+        explore, choice = jax.random.uniform(key, (2, *greedy.shape), jnp.float32)
+        return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
 
     def observe(self, state: DDQNState, chunk: Transition) -> DDQNState:
         """Nothing is noted."""

@@ -51,9 +51,9 @@ def evaluate(
     key_reset, key_play = jax.random.split(key)
 
     def step(progress: _Progress) -> _Progress:
-        key_act, key_env = jax.random.split(jax.random.fold_in(key_play, progress.step))
-        action, carry, _ = agent.act(state, progress.env.obs, progress.carry, key_act, deterministic)
-        after, _, finished = env.step(progress.env, action, key_env)
+        keys = jax.random.split(jax.random.fold_in(key_play, progress.step), 1 + num_episodes)
+        action, carry, _ = agent.act(state, progress.env.obs, progress.carry, keys[0], deterministic)
+        after, _, finished = env.step(progress.env, action, keys[1:])
         is_first = finished.ended & (progress.lengths == 0)
         returns = jnp.where(is_first, finished.episode_return, progress.returns)
         lengths = jnp.where(is_first, finished.episode_length, progress.lengths)

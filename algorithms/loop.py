@@ -44,7 +44,7 @@ class TrainState(NamedTuple):
 class Keys(NamedTuple):
     """The randomness of one iteration."""
 
-    collect: jax.Array  # keys [K]
+    collect: jax.Array  # keys [K, 1 + N], for acting and for each environment
     updates: jax.Array  # keys [U, 2], for sampling and for gradients
 
 
@@ -96,12 +96,12 @@ def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, p
     row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
     buffer_state = buffer.init(env.transition(row_extras))
 
-    def warm_up(carry: Any, key: jax.Array) -> tuple[Any, None]:
+    def warm_up(carry: Any, keys: jax.Array) -> tuple[Any, None]:
         agent_state, buffer_state, collector = carry
-        collector, chunk, _ = collect(agent, agent_state, env, collector, key[None], is_random=True)
+        collector, chunk, _ = collect(agent, agent_state, env, collector, keys[None], is_random=True)
         return (agent.observe(agent_state, chunk), buffer.add(buffer_state, chunk), collector), None
 
-    keys = jax.random.split(key_warmup, plan.start_steps // plan.num_envs)
+    keys = jax.random.split(key_warmup, (plan.start_steps // plan.num_envs, 1 + plan.num_envs))
     (agent_state, buffer_state, collector), _ = jax.lax.scan(warm_up, (agent_state, buffer_state, collector), keys)
     metrics = jax.eval_shape(
         lambda *args: train_step(agent, buffer, *args, batch_size=plan.mini_batch_size),
@@ -141,7 +141,15 @@ def run(
 def collect(
     agent: Agent, agent_state: Any, env: Environment, collector: Collector, keys: jax.Array, is_random: bool = False
 ) -> tuple[Collector, Transition, Finished]:
-    """Take one step in every environment for each of `K` keys, with uniformly random actions if `is_random`.
+    """Take `K` steps in every environment, with uniformly random actions if `is_random`.
+
+    Args:
+        agent: the algorithm.
+        agent_state: its state.
+        env: the environment.
+        collector: where the environments are.
+        keys: `[K, 1 + N]`, for acting and for each environment; all of them are consumed.
+        is_random: leave the choice of actions to chance instead of the agent.
 
     Returns:
         The environments afterwards, the transitions and the finished episodes, both `[K, N, ...]`.
@@ -149,12 +157,12 @@ def collect(
     num_envs = collector.env.episode_length.shape[0]
     fresh_carry = agent.initial_carry(num_envs)
 
-    def step(collector: Collector, key: jax.Array) -> tuple[Collector, tuple[Transition, Finished]]:
-        key_act, key_random, key_env = jax.random.split(key, 3)
+    def step(collector: Collector, keys: jax.Array) -> tuple[Collector, tuple[Transition, Finished]]:
+        key_act, key_random = jax.random.split(keys[0]) if is_random else (keys[0], keys[0])
         action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
         if is_random:
             action = env.action_space.sample(key_random, num_envs)
-        env_state, transition, finished = env.step(collector.env, action, key_env)
+        env_state, transition, finished = env.step(collector.env, action, keys[1:])
         carry = jax.tree.map(lambda fresh, old: _where(finished.ended, fresh, old), fresh_carry, carry)
         return Collector(env_state, carry), (transition._replace(extras=extras), finished)
 
@@ -191,11 +199,10 @@ def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
 
 
 def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:
-    key_collect, key_updates = jax.random.split(key)
-    return Keys(
-        jax.random.split(key_collect, plan.update_every // plan.num_envs),
-        jax.random.split(key_updates, (plan.num_updates, 2)),
-    )
+    num_rows = plan.update_every // plan.num_envs
+    keys = jax.random.split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
+    collect, updates = jnp.split(keys, [num_rows * (1 + plan.num_envs)])
+    return Keys(collect.reshape(num_rows, 1 + plan.num_envs), updates.reshape(plan.num_updates, 2))
 
 
 def _sample_metrics(state: ReplayState, sample: Sample, priorities: jax.Array) -> Metrics:

@@ -123,7 +123,7 @@ class SAC(struct.PyTreeNode):
         if deterministic:
             action = jax.vmap(TanhNormal.mode)(policy)
         else:
-            action, _ = _draw(policy, key)
+            action, _ = _transform(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
         return self.action_space.scale(action), carry, ()
 
     def observe(self, state: SACState, chunk: Transition) -> SACState:
@@ -132,13 +132,13 @@ class SAC(struct.PyTreeNode):
 
     def gradients(self, state: SACState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
         """Return the gradients of critics, actor and temperature, all at the present parameters; consumes `key`."""
-        key_target, key_policy = jax.random.split(key)
-        target = self._target(state, sample, key_target)
+        noise = jax.random.normal(key, (2, *sample.batch.action.shape), jnp.float32)
+        target = self._target(state, sample, noise[0])
         (loss_q, (q, error)), critics = jax.value_and_grad(self._critic_loss, has_aux=True)(
             state.params.critics, sample, target
         )
         (loss_pi, log_prob), actor = jax.value_and_grad(self._actor_loss, has_aux=True)(
-            state.params.actor, state, sample, key_policy
+            state.params.actor, state, sample, noise[1]
         )
         loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(state.params.log_alpha, sample, log_prob)
         metrics = {
@@ -179,9 +179,9 @@ class SAC(struct.PyTreeNode):
         one = jax.vmap(self._critic.apply, in_axes=(None, 0, 0))
         return jax.vmap(one, in_axes=(0, None, None))(params, obs, action)
 
-    def _target(self, state: SACState, sample: Sample, key: jax.Array) -> jax.Array:
+    def _target(self, state: SACState, sample: Sample, noise: jax.Array) -> jax.Array:
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)
-        action, log_prob = _draw(self._policy(state.params.actor, batch.next_obs), key)
+        action, log_prob = _transform(self._policy(state.params.actor, batch.next_obs), noise)
         q = self._values(state.target, batch.next_obs, action)
         value = jax.vmap(losses.soft_value, in_axes=(1, 0, None))(q, log_prob, alpha)
         return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
@@ -192,9 +192,9 @@ class SAC(struct.PyTreeNode):
         return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
 
     def _actor_loss(
-        self, params: PyTree, state: SACState, sample: Sample, key: jax.Array
+        self, params: PyTree, state: SACState, sample: Sample, noise: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        action, log_prob = _draw(self._policy(params, sample.batch.obs), key)
+        action, log_prob = _transform(self._policy(params, sample.batch.obs), noise)
         q = self._values(state.params.critics, sample.batch.obs, action)
         loss = jax.vmap(losses.soft_policy_loss, in_axes=(1, 0, None))(q, log_prob, jnp.exp(state.params.log_alpha))
         return jnp.mean(sample.weights * loss), log_prob
@@ -206,6 +206,5 @@ class SAC(struct.PyTreeNode):
         return jnp.mean(sample.weights * loss)
 
 
-def _draw(policy: TanhNormal, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draw an action and its log-density from each of `B` distributions; one call for all the noise is cheaper."""
-    return jax.vmap(TanhNormal.transform)(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
+# Actions `[B, A]` and log-densities `[B]` of as many distributions, from standard normal noise `[B, A]`.
+_transform = jax.vmap(TanhNormal.transform)

@@ -1,0 +1,143 @@
+"""The adapter tells ends from time limits and hands over true successors."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import environment, spaces
+from probes import Probe, ProbeParams
+
+from algorithms import environments
+from algorithms.spaces import Box, Discrete
+
+step_one = jax.jit(lambda env, state, action, key: env.step(state, action, key))
+
+
+def test_unknown_names_suggest_near_ones():
+    with pytest.raises(ValueError, match=r"'CartPole'; did you mean CartPole-v1"):
+        environments.make("CartPole")
+
+
+def test_names_far_from_all_point_to_the_list():
+    with pytest.raises(ValueError, match="registered_envs"):
+        environments.make("qqqqqqqq")
+
+
+def test_equal_names_share_one_environment():
+    assert environments.make("Acrobot-v1") is environments.make("Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("params", "terminated", "truncated"),
+    [
+        (ProbeParams(length=2), True, False),
+        (ProbeParams(length=9, max_steps_in_episode=2), False, True),
+        (ProbeParams(length=2, max_steps_in_episode=2), True, True),
+    ],
+)
+def test_ends_and_time_limits(params, terminated, truncated):
+    env = environments.wrap(Probe(True), params.replace(shows_time=1.0, constant=3.0))
+    state = env.reset(jax.random.key(0), 2)
+    action = jnp.zeros(2, jnp.int32)
+    state, first, finished = step_one(env, state, action, jax.random.key(1))
+    assert not finished.ended.any()
+    state, second, finished = step_one(env, state, action, jax.random.key(2))
+    np.testing.assert_array_equal(second.terminated, terminated)
+    np.testing.assert_array_equal(second.truncated, truncated)
+    np.testing.assert_array_equal(second.obs, first.next_obs)
+    np.testing.assert_array_equal(second.next_obs[:, 1], 2)  # the last observation, not the one after the reset
+    np.testing.assert_array_equal(state.obs[:, 1], 0)
+    np.testing.assert_array_equal(finished.episode_return, 3)
+    np.testing.assert_array_equal(finished.episode_length, 2)
+    np.testing.assert_array_equal(state.episode_return, 0)
+
+
+def test_true_successors_agree_with_the_environment_itself():
+    """The adapter gives what gymnax gives for the same key, at every step of whole episodes."""
+    env = environments.make("CartPole-v1")
+    state = env.reset(jax.random.key(3), 1)
+
+    def both(state, key):
+        action = env.action_space.sample(key, 1)
+        bare = env.env.step_env(key, jax.tree.map(lambda x: x[0], state.inner), action[0], env.params)[0]
+        state, transition, finished = env.step(state, action, key[None])
+        return state, (bare, transition, finished)
+
+    _, (bare, transition, finished) = jax.lax.scan(both, state, jax.random.split(jax.random.key(4), 200))
+    assert finished.ended.sum() >= 3
+    np.testing.assert_allclose(transition.next_obs[:, 0], bare, rtol=1e-6)
+    ended = np.asarray(finished.ended[:-1, 0])
+    np.testing.assert_array_equal(transition.obs[1:, 0][~ended], transition.next_obs[:-1, 0][~ended])
+    assert np.all(np.any(transition.obs[1:, 0][ended] != transition.next_obs[:-1, 0][ended], axis=1))
+    np.testing.assert_array_equal(finished.episode_return[finished.ended], finished.episode_length[finished.ended])
+
+
+class Camera(environment.Environment):
+    """Sees bytes, a flag and a vector; acts between bounds that differ from component to component."""
+
+    @property
+    def default_params(self):
+        return environment.EnvParams(max_steps_in_episode=3)
+
+    def _obs(self, state):
+        image = jnp.full((4, 4, 1), state.time, jnp.uint8)
+        return {"image": image, "flag": jnp.asarray(state.time == 0), "speed": jnp.ones(2) * state.time}
+
+    def step_env(self, key, state, action, params):
+        state = state.replace(time=state.time + 1)
+        return self._obs(state), state, jnp.sum(action), jnp.asarray(False), {}
+
+    def reset_env(self, key, params):
+        state = environment.EnvState(time=0)
+        return self._obs(state), state
+
+    name = "Camera"
+
+    def action_space(self, params=None):
+        return spaces.Box(jnp.array([-1.0, 0.0]), jnp.array([1.0, 4.0]), (2,))
+
+
+def test_pytree_observations_keep_their_dtypes():
+    env = environments.wrap(Camera())
+    state = env.reset(jax.random.key(0), 2)
+    after, transition, _ = step_one(env, state, env.action_space.sample(jax.random.key(1), 2), jax.random.key(2))
+    dtypes = {"image": "uint8", "flag": "bool", "speed": "float32"}
+    for obs in (state.obs, transition.obs, transition.next_obs, after.obs, env.obs):
+        assert {name: str(leaf.dtype) for name, leaf in obs.items()} == dtypes
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.weak_type), after
+    )
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(after))
+
+
+def test_vector_bounds():
+    space = environments.wrap(Camera()).action_space
+    assert space == Box((-1.0, 0.0), (1.0, 4.0))
+    drawn = np.asarray(space.sample(jax.random.key(0), 2_000))
+    np.testing.assert_allclose(drawn.min(0), [-1, 0], atol=0.02)
+    np.testing.assert_allclose(drawn.max(0), [1, 4], atol=0.02)
+    np.testing.assert_allclose(space.scale(space.normalize(drawn)), drawn, atol=1e-5)
+
+
+def test_discrete_actions_are_all_drawn_alike():
+    counts = np.bincount(np.asarray(Discrete(3).sample(jax.random.key(0), 30_000)), minlength=3)
+    assert counts.size == 3
+    assert np.all(np.abs(counts - 10_000) < 5 * np.sqrt(30_000 * 2 / 9))
+
+
+class Unbounded(Camera):
+    def action_space(self, params=None):
+        return spaces.Box(-jnp.inf, jnp.inf, (1,))
+
+
+class Pair(Camera):
+    def action_space(self, params=None):
+        return spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+
+@pytest.mark.parametrize(("env", "message"), [(Unbounded(), "finite bounds"), (Pair(), "Discrete and in Box")])
+def test_other_action_spaces_are_refused(env, message):
+    with pytest.raises(ValueError, match=message):
+        environments.wrap(env)
