@@ -117,7 +117,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _is_key(leaf: Any) -> bool:
-    return not isinstance(leaf, SegmentTree) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _kind(name: str, leaf: Any) -> str:
