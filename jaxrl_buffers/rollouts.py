@@ -6,6 +6,7 @@ paths closed by `finish_path` with an explicit last value, and all of them retur
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -179,6 +180,10 @@ class Rollout(struct.PyTreeNode):
     def sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
         """Draw distinct rows `[B, ...]` of closed paths, masked where there are fewer; consumes `key`."""
         require_integer("sample", "batch_size", batch_size, 1)
+        return self._sample(state, key, int(batch_size))
+
+    @functools.partial(jax.jit, static_argnames="batch_size")
+    def _sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
         batch = flatten_rows(self.batch(state))
         size = batch.mask.shape[0]
         order = jnp.argsort(jnp.where(batch.mask, jax.random.uniform(key, (size,), jnp.float32), jnp.inf))

@@ -83,12 +83,10 @@ def test_every_buffer_comes_back_and_continues_bit_for_bit(name, tmp_path):
 
 def test_vmapped_states_come_back(tmp_path):
     buffer = BUFFERS["prioritized_n_step"](LENGTH, NUM_ENVS)
-    fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (6, *leaf.shape)), buffer.init(EXAMPLE))
-    chunks, keys = material(0)
-    keys = jax.random.split(keys[0], (6, len(keys)))
-    states, _ = jax.jit(jax.vmap(play, (None, 0, None, 0)))(buffer, fresh, chunks, keys)
+    one, two = (play(buffer, buffer.init(EXAMPLE), *material(seed))[0] for seed in (0, 1))
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two, one, two)
     assert_same_bits(round_trip(tmp_path, states), states)
-    nested = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]), states)
+    nested = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), states)
     assert_same_bits(round_trip(tmp_path, nested), nested)
 
 
@@ -262,7 +260,7 @@ def test_a_killed_process_leaves_the_last_checkpoint_readable(tmp_path):
     """SIGKILL at random moments of a loop that does nothing but save."""
     rng = np.random.default_rng()
     command = [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER)]
-    folders = [tmp_path / str(i) for i in range(3)]
+    folders = [tmp_path / str(i) for i in range(2)]
     processes = [subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) for folder in folders]
     for process, folder in zip(processes, folders, strict=True):
         process.stdout.readline()
