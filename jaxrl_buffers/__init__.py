@@ -7,10 +7,12 @@ A buffer is a product, storage x sampler x view:
 """
 
 from jaxrl_buffers import checkpoint, host, segment_tree
-from jaxrl_buffers.iteration import scan_batches, scan_epochs
+from jaxrl_buffers.advantages import discount_cumsum
+from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
 from jaxrl_buffers.parameters import parameters, with_parameters
-from jaxrl_buffers.recipes import n_step, prioritized, sequences, uniform
+from jaxrl_buffers.recipes import n_step, prioritized, rollout, sequences, uniform
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.samplers import Prioritized, Uniform
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
 from jaxrl_buffers.views import NStep, Sequence
@@ -25,6 +27,8 @@ __all__ = [
     "Prioritized",
     "ReplayBuffer",
     "ReplayState",
+    "Rollout",
+    "RolloutBatch",
     "Sample",
     "Sampler",
     "Sequence",
@@ -33,12 +37,15 @@ __all__ = [
     "View",
     "Window",
     "checkpoint",
+    "discount_cumsum",
     "host",
     "n_step",
     "parameters",
     "prioritized",
+    "rollout",
     "scan_batches",
     "scan_epochs",
+    "scan_minibatches",
     "segment_tree",
     "sequences",
     "uniform",

@@ -51,8 +51,8 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         {'task': 'CartPole-v1'} [0. 1. 2.] 7
     """
     leaves, _ = _flatten(state)
-    records = {name: _record(name, leaf, str(index)) for index, (name, leaf) in enumerate(leaves.items())}
-    arrays = {record["array"]: _array(leaves[name]) for name, record in records.items() if "array" in record}
+    arrays: dict[str, Any] = {}
+    records = {name: _record(name, leaf, arrays) for name, leaf in leaves.items()}
     manifest = {
         "format_version": FORMAT_VERSION,
         "library_version": jaxrl_buffers.__version__,
@@ -117,7 +117,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _is_key(leaf: Any) -> bool:
-    return not isinstance(leaf, SegmentTree) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _kind(name: str, leaf: Any) -> str:
@@ -135,15 +135,18 @@ def _spell(shape: tuple[int, ...], dtype: Any) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def _record(name: str, leaf: Any, array_name: str) -> dict[str, Any]:
-    """Return what the manifest says of a leaf: its kind, and its value or the name of the array that holds it."""
+def _record(name: str, leaf: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return what the manifest says of a leaf, adding to `arrays` the one that holds its value."""
     record: dict[str, Any] = {"kind": _kind(name, leaf)}
     if _is_number(leaf):
         return record | {"number": leaf}
     if _is_key(leaf):
         record["key_implementation"] = str(jax.random.key_impl(leaf))
-    # Orbax refuses arrays without elements; nothing but their kind need be known.
-    return record | {"array": array_name} if _array(leaf).size else record
+    array = _array(leaf)
+    if array.size:  # Orbax refuses arrays without elements; nothing but their kind need be known
+        record["array"] = str(len(arrays))
+        arrays[record["array"]] = array
+    return record
 
 
 def _array(leaf: Any) -> Any:
@@ -190,7 +193,8 @@ def _check_same(step: Path, stored: dict[str, str], wanted: dict[str, str]) -> N
 
 def _steps(folder: Path) -> dict[int, Path]:
     """Return the complete steps by number."""
-    return {int(step.name.removeprefix(_STEP)): step for step in folder.glob(f"{_STEP}[0-9]*")}
+    steps = {step.name.removeprefix(_STEP): step for step in folder.glob(f"{_STEP}*")}
+    return {int(number): step for number, step in steps.items() if number.isdecimal()}
 
 
 def _open(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Many batches as one `scan`: a given number of draws, or epochs in which every start comes exactly once."""
+"""Many batches as one `scan`: a given number of draws, or epochs in which everything comes exactly once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jaxrl_buffers import starts
 from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.permutation import permute, round_keys
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Draw, PyTree, Sample
 
@@ -113,3 +114,49 @@ def scan_epochs(
 
     (carry, state), outputs = lax.scan(one_batch, (carry, state), jnp.arange(num_epochs * num_batches))
     return carry, state, outputs
+
+
+def scan_minibatches(
+    step: Callable[[PyTree, RolloutBatch], tuple[PyTree, PyTree]],
+    carry: PyTree,
+    batch: RolloutBatch,
+    key: jax.Array,
+    *,
+    num_epochs: int,
+    num_minibatches: int,
+) -> tuple[PyTree, PyTree]:
+    """Call `step(carry, minibatch)` on a rollout in parts, shuffled anew every epoch; consumes `key`.
+
+    Every row comes exactly once an epoch. Minibatches have `ceil(K N / num_minibatches)` rows; what the last ones lack
+    is masked.
+
+    Args:
+        step: returns the next carry and an output.
+        carry: the first carry, such as an agent's state.
+        batch: `[K, N, ...]`, from `Rollout.advantages` or `Rollout.batch`.
+        key: a PRNG key.
+        num_epochs: how often to go through everything.
+        num_minibatches: parts of an epoch.
+
+    Returns:
+        The last carry, and the outputs `[num_epochs * num_minibatches, ...]`.
+    """
+    flat = flatten_rows(batch)
+    num_rows = flat.mask.shape[0]
+    require_integer("scan_minibatches", "num_epochs", num_epochs, 1)
+    require_integer("scan_minibatches", "num_minibatches", num_minibatches, 1)
+    if num_minibatches > num_rows:
+        raise ValueError(
+            f"scan_minibatches() was asked for {num_minibatches} minibatches, but the rollout has {num_rows} rows; "
+            "ask for fewer."
+        )
+    size = -(-num_rows // num_minibatches)
+
+    def one_epoch(carry: PyTree, key: jax.Array):
+        order = jax.random.permutation(key, jnp.arange(num_rows, dtype=jnp.int32))
+        order = jnp.pad(order, (0, num_minibatches * size - num_rows), constant_values=num_rows)
+        parts = order.reshape(num_minibatches, size)
+        return lax.scan(lambda carry, index: step(carry, take_rows(flat, index)), carry, parts)
+
+    carry, outputs = lax.scan(one_epoch, carry, jax.random.split(key, num_epochs))
+    return carry, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_buffers.replay import ReplayBuffer
+from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.samplers import Prioritized, Uniform
 from jaxrl_buffers.types import Sampler, Scalar
 from jaxrl_buffers.views import NStep, Sequence
@@ -72,3 +73,29 @@ def sequences(
     """
     view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma)
     return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, lockstep=lockstep)
+
+
+def rollout(
+    length: int,
+    num_envs: int = 1,
+    *,
+    gamma: Scalar = 0.99,
+    gae_lambda: Scalar = 0.95,
+    epsilon: Scalar = 1e-8,
+    is_normalized: bool = True,
+    returns: str = "lambda",
+) -> Rollout:
+    """Return on-policy rollouts with advantages, for PPO.
+
+    Example:
+        >>> buffer = rollout(128, num_envs=8, gamma=0.99, gae_lambda=0.95)
+    """
+    return Rollout(
+        length,
+        num_envs,
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+        epsilon=epsilon,
+        is_normalized=is_normalized,
+        returns=returns,
+    )

@@ -58,7 +58,7 @@ def play(buffer, state, chunks, keys):
         chunk, key = inputs
         state = buffer.add(state, chunk)
         sample = buffer.sample(state, key, BATCH)
-        return buffer.update_priorities(state, sample.handle, jax.random.uniform(key, BATCH)), sample.batch
+        return buffer.update_priorities(state, sample.handle, jax.random.uniform(key, BATCH)), sample
 
     return jax.lax.scan(cycle, state, (chunks, keys))
 
@@ -72,6 +72,7 @@ def material(seed, count=5):
 
 @pytest.mark.parametrize("name", BUFFERS)
 def test_every_buffer_comes_back_and_continues_bit_for_bit(name, tmp_path):
+    """Row 67: what is sampled after a restore, and its weights, are what would have been sampled without it."""
     buffer = BUFFERS[name](LENGTH, NUM_ENVS)
     state, _ = play(buffer, buffer.init(EXAMPLE), *material(0))
     checkpoint.save(tmp_path, state)
@@ -82,15 +83,14 @@ def test_every_buffer_comes_back_and_continues_bit_for_bit(name, tmp_path):
 
 def test_vmapped_states_come_back(tmp_path):
     buffer = BUFFERS["prioritized_n_step"](LENGTH, NUM_ENVS)
-    fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (2, 3, *leaf.shape)), buffer.init(EXAMPLE))
-    chunks, keys = material(0)
-    keys = jax.random.split(keys[0], (2, 3, len(keys)))
-    axes = (None, 0, None, 0)
-    states, _ = jax.jit(jax.vmap(jax.vmap(play, axes), axes))(buffer, fresh, chunks, keys)
+    one, two = (play(buffer, buffer.init(EXAMPLE), *material(seed))[0] for seed in (0, 1))
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two, one, two)
     assert_same_bits(round_trip(tmp_path, states), states)
+    nested = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), states)
+    assert_same_bits(round_trip(tmp_path, nested), nested)
 
 
-@pytest.mark.parametrize("capacity", [5, 9, 700, 20_001])
+@pytest.mark.parametrize("capacity", [9, 700, 20_001])
 def test_nodes_of_written_trees_are_those_built_from_their_leaves(capacity):
     """Else a restored tree would not be the one that was saved."""
     num_writes, batch = 40, 64
@@ -106,8 +106,6 @@ def test_nodes_of_written_trees_are_those_built_from_their_leaves(capacity):
     assert_same_bits(jax.jit(segment_tree.from_leaves)(tree.leaves[:capacity]), tree)
     two = jax.jit(jax.vmap(written))(indices.reshape(2, -1, batch), values.reshape(2, -1, batch))
     assert_same_bits(jax.jit(jax.vmap(segment_tree.from_leaves))(two.leaves[:, :capacity]), two)
-    first = jax.tree.map(lambda leaf: leaf[0], two)
-    assert_same_bits(segment_tree.from_leaves(first.leaves[:capacity]), first)
 
 
 def test_states_of_every_kind_of_leaf(tmp_path):
@@ -262,7 +260,7 @@ def test_a_killed_process_leaves_the_last_checkpoint_readable(tmp_path):
     """SIGKILL at random moments of a loop that does nothing but save."""
     rng = np.random.default_rng()
     command = [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER)]
-    folders = [tmp_path / str(i) for i in range(4)]
+    folders = [tmp_path / str(i) for i in range(2)]
     processes = [subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) for folder in folders]
     for process, folder in zip(processes, folders, strict=True):
         process.stdout.readline()

@@ -1,0 +1,92 @@
+"""Returns and advantages of on-policy rollouts, by one scan backwards in time.
+
+Axis 0 is time; further axes, such as environments, are independent. A path ends where `is_end` is True and, in any
+case, with the last row; what comes behind an end is worth `last_value`: zero where the task is over, the value of the
+final observation where it was only cut off.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_buffers.types import Scalar
+
+
+def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
+    """Return `y_t = x_t + discount_t * y_{t+1}`, with nothing behind the last row.
+
+    Args:
+        values: `float32[K, ...]`.
+        discount: one number, or `float32[K, ...]`.
+
+    Example:
+        >>> print(discount_cumsum(jnp.array([1.0, 2.0, 3.0]), 0.5))
+        [2.75 3.5  3.  ]
+    """
+    values = jnp.asarray(values, jnp.float32)
+    discount = jnp.broadcast_to(jnp.asarray(discount, jnp.float32), values.shape)
+
+    def step(later: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        value, discount = inputs
+        total = value + discount * later
+        return total, total
+
+    return lax.scan(step, jnp.zeros_like(values[0]), (values, discount), reverse=True)[1]
+
+
+def generalized_advantages(
+    reward: jax.Array,
+    value: jax.Array,
+    is_end: jax.Array,
+    last_value: jax.Array,
+    gamma: Scalar,
+    gae_lambda: Scalar,
+) -> jax.Array:
+    """Return the advantages `float32[K, ...]` of GAE(lambda).
+
+        delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lambda A_{t+1}
+
+    where at an end `V_{t+1}` is `last_value` and `A_{t+1}` is zero. Schulman et al., High-Dimensional Continuous
+    Control Using Generalized Advantage Estimation, https://arxiv.org/abs/1506.02438
+
+    Args:
+        reward: `float32[K, ...]`.
+        value: `float32[K, ...]`, the critic's value of the observation of each row.
+        is_end: `bool[K, ...]`.
+        last_value: `float32[K, ...]`, read at ends only.
+        gamma: the discount of one step.
+        gae_lambda: 0 trusts the critic after one step, 1 never.
+
+    Example:
+        >>> ends, last = jnp.array([False, False, True]), jnp.array([0.0, 0.0, 2.0])
+        >>> reward, value = jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 0.5, 1.0])
+        >>> print(generalized_advantages(reward, value, ends, last, gamma=0.5, gae_lambda=0.5))
+        [1.9375 2.75   3.    ]
+    """
+    is_end = is_end.at[-1].set(True)
+    gamma, gae_lambda = jnp.asarray(gamma, jnp.float32), jnp.asarray(gae_lambda, jnp.float32)
+    next_value = jnp.where(is_end, last_value, jnp.roll(value, -1, axis=0))
+    return discount_cumsum(reward + gamma * next_value - value, jnp.where(is_end, 0, gamma * gae_lambda))
+
+
+def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, gamma: Scalar) -> jax.Array:
+    """Return the discounted sum `float32[K, ...]` of a path's rewards from each row on, and of its last value.
+
+    Example:
+        >>> ends, last = jnp.array([False, False, True]), jnp.array([0.0, 0.0, 2.0])
+        >>> print(rewards_to_go(jnp.array([1.0, 2.0, 3.0]), ends, last, gamma=0.5))
+        [3. 4. 4.]
+    """
+    is_end = is_end.at[-1].set(True)
+    gamma = jnp.asarray(gamma, jnp.float32)
+    return discount_cumsum(reward + jnp.where(is_end, gamma * last_value, 0), jnp.where(is_end, 0, gamma))
+
+
+def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
+    """Return `(x - mean) / (std + epsilon)` over the entries of the mask, and zero elsewhere."""
+    count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1)
+    centered = jnp.where(mask, values - jnp.sum(jnp.where(mask, values, 0)) / count, 0)
+    deviation = jnp.sqrt(jnp.sum(centered**2) / count)
+    return centered / (deviation + jnp.asarray(epsilon, jnp.float32))
