@@ -27,7 +27,7 @@ from algorithms import losses, optimization
 from algorithms.networks import QNetwork, Torso
 from algorithms.spaces import Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -50,7 +50,7 @@ class DDQN(struct.PyTreeNode):
         dueling: split values into a state's value and advantages.
         learning_rate: of Adam.
         polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates between two such averagings.
+        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
         max_grad_norm: gradients of a larger global norm are scaled down to it.
         initial_epsilon: share of random actions at first.
         epsilon_decay: factor on epsilon at every update.
@@ -87,8 +87,7 @@ class DDQN(struct.PyTreeNode):
         require_number("DDQN", "max_grad_norm", self.max_grad_norm, 0)
         for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
             require_number("DDQN", name, getattr(self, name), 0, 1)
-        if isinstance(self.target_update_interval, (int, float)):
-            require_integer("DDQN", "target_update_interval", self.target_update_interval, 1)
+        require_number("DDQN", "target_update_interval", self.target_update_interval, 0)
 
     @property
     def network(self) -> QNetwork:

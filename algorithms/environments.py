@@ -138,7 +138,7 @@ def make(name: str, **options: Any) -> Environment:
     return _make(name, tuple(sorted(options.items())))
 
 
-@functools.lru_cache(maxsize=None)  # equal environments share one object, and so their compiled programs
+@functools.cache  # equal environments share one object, and so their compiled programs
 def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Environment:
     env, params = gymnax.make(name, **dict(options))
     return wrap(env, params, name)

@@ -52,8 +52,9 @@ def evaluate(
 
     def step(progress: _Progress) -> _Progress:
         keys = jax.random.split(jax.random.fold_in(key_play, progress.step), 1 + num_episodes)
-        action, carry, _ = agent.act(state, progress.env.obs, progress.carry, keys[0], deterministic)
-        after, _, finished = env.step(progress.env, action, keys[1:])
+        keys_act, keys_env = jnp.split(keys, [1])
+        action, carry, _ = agent.act(state, progress.env.obs, progress.carry, keys_act[0], deterministic)
+        after, _, finished = env.step(progress.env, action, keys_env)
         is_first = finished.ended & (progress.lengths == 0)
         returns = jnp.where(is_first, finished.episode_return, progress.returns)
         lengths = jnp.where(is_first, finished.episode_length, progress.lengths)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from algorithms.environments import Environment, EnvironmentState, Finished
 from algorithms.evaluation import evaluate
@@ -44,8 +45,10 @@ class TrainState(NamedTuple):
 class Keys(NamedTuple):
     """The randomness of one iteration."""
 
-    collect: jax.Array  # keys [K, 1 + N], for acting and for each environment
-    updates: jax.Array  # keys [U, 2], for sampling and for gradients
+    act: jax.Array  # keys [K]
+    env: jax.Array  # keys [K, N]
+    sample: jax.Array  # keys [U]
+    gradients: jax.Array  # keys [U]
 
 
 def train(
@@ -96,12 +99,14 @@ def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, p
     row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
     buffer_state = buffer.init(env.transition(row_extras))
 
-    def warm_up(carry: Any, keys: jax.Array) -> tuple[Any, None]:
+    def warm_up(carry: Any, keys: Any) -> tuple[Any, None]:
         agent_state, buffer_state, collector = carry
-        collector, chunk, _ = collect(agent, agent_state, env, collector, keys[None], is_random=True)
+        collector, chunk, _ = collect(agent, agent_state, env, collector, *keys, is_random=True)
         return (agent.observe(agent_state, chunk), buffer.add(buffer_state, chunk), collector), None
 
-    keys = jax.random.split(key_warmup, (plan.start_steps // plan.num_envs, 1 + plan.num_envs))
+    num_rows = plan.start_steps // plan.num_envs
+    key_act, key_step = jax.random.split(key_warmup)
+    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
     (agent_state, buffer_state, collector), _ = jax.lax.scan(warm_up, (agent_state, buffer_state, collector), keys)
     metrics = jax.eval_shape(
         lambda *args: train_step(agent, buffer, *args, batch_size=plan.mini_batch_size),
@@ -117,18 +122,18 @@ def run(
     """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
 
     def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
-        collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.collect)
+        collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
         learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
 
         def update(learner: Any, inputs: Any) -> tuple[Any, jax.Array]:
-            keys, progress = inputs
+            key_sample, key_gradients, progress = inputs
             *learner, metrics = train_step(
-                agent, buffer, *learner, keys[0], keys[1], plan.mini_batch_size, progress=progress
+                agent, buffer, *learner, key_sample, key_gradients, plan.mini_batch_size, progress=progress
             )
             return tuple(learner), as_vector(metrics)
 
         progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
-        learner, metrics = jax.lax.scan(update, learner, (keys.updates, progress))
+        learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
         sums = state.sums.add(metrics, finished)
         return TrainState(*learner, collector, state.key, state.iteration + 1, sums), None
 
@@ -139,7 +144,13 @@ def run(
 
 
 def collect(
-    agent: Agent, agent_state: Any, env: Environment, collector: Collector, keys: jax.Array, is_random: bool = False
+    agent: Agent,
+    agent_state: Any,
+    env: Environment,
+    collector: Collector,
+    keys_act: jax.Array,
+    keys_env: jax.Array,
+    is_random: bool = False,
 ) -> tuple[Collector, Transition, Finished]:
     """Take `K` steps in every environment, with uniformly random actions if `is_random`.
 
@@ -148,7 +159,8 @@ def collect(
         agent_state: its state.
         env: the environment.
         collector: where the environments are.
-        keys: `[K, 1 + N]`, for acting and for each environment; all of them are consumed.
+        keys_act: `[K]`, consumed.
+        keys_env: `[K, N]`, consumed.
         is_random: leave the choice of actions to chance instead of the agent.
 
     Returns:
@@ -157,16 +169,18 @@ def collect(
     num_envs = collector.env.episode_length.shape[0]
     fresh_carry = agent.initial_carry(num_envs)
 
-    def step(collector: Collector, keys: jax.Array) -> tuple[Collector, tuple[Transition, Finished]]:
-        key_act, key_random = jax.random.split(keys[0]) if is_random else (keys[0], keys[0])
+    def step(collector: Collector, keys: Any) -> tuple[Collector, tuple[Transition, Finished]]:
+        key_act, keys_env = keys
+        if is_random:
+            key_act, key_random = jax.random.split(key_act)
         action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
         if is_random:
             action = env.action_space.sample(key_random, num_envs)
-        env_state, transition, finished = env.step(collector.env, action, keys[1:])
+        env_state, transition, finished = env.step(collector.env, action, keys_env)
         carry = jax.tree.map(lambda fresh, old: _where(finished.ended, fresh, old), fresh_carry, carry)
         return Collector(env_state, carry), (transition._replace(extras=extras), finished)
 
-    collector, (chunk, finished) = jax.lax.scan(step, collector, keys)
+    collector, (chunk, finished) = jax.lax.scan(step, collector, (keys_act, keys_env))
     return collector, chunk, finished
 
 
@@ -201,8 +215,9 @@ def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
 def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:
     num_rows = plan.update_every // plan.num_envs
     keys = jax.random.split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
-    collect, updates = jnp.split(keys, [num_rows * (1 + plan.num_envs)])
-    return Keys(collect.reshape(num_rows, 1 + plan.num_envs), updates.reshape(plan.num_updates, 2))
+    limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])
+    act, env, sample, gradients = jnp.split(keys, limits)
+    return Keys(act, env.reshape(num_rows, plan.num_envs), sample, gradients)
 
 
 def _sample_metrics(state: ReplayState, sample: Sample, priorities: jax.Array) -> Metrics:

@@ -43,4 +43,4 @@ def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array) -> P
 def count(num_updates: jax.Array, interval: Scalar) -> tuple[jax.Array, jax.Array]:
     """Count an update that was made; tell whether the target is due, as it is at every `interval`-th one."""
     num_updates = num_updates + 1
-    return num_updates, num_updates % jnp.asarray(interval, jnp.int32) == 0
+    return num_updates, num_updates % jnp.maximum(jnp.asarray(interval, jnp.int32), 1) == 0

@@ -31,7 +31,9 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
     axes.plot(steps, returns, color="tab:blue", alpha=0.25, linewidth=0.8)
     axes.fill_between(steps, low, high, color="tab:blue", alpha=0.25, linewidth=0, label="95 % confidence of the mean")
     num_seeds = returns.shape[1]
-    axes.plot(steps, mean, color="tab:blue", marker=".", label=f"mean of {num_seeds} seed{'s' if num_seeds > 1 else ''}")
+    axes.plot(
+        steps, mean, color="tab:blue", marker=".", label=f"mean of {num_seeds} seed{'s' if num_seeds > 1 else ''}"
+    )
     axes.set(title=title, xlabel="environment steps", ylabel="return of deterministic episodes")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

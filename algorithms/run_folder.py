@@ -1,10 +1,10 @@
 """The folder of a training run: settings, metrics, checkpoint, result and learning curve.
 
-    config.json     the resolved settings
-    metrics.jsonl   one line an evaluation
-    checkpoint/     the whole state, restored bit for bit
-    result.json     the last evaluation
-    curve.png       returns over steps, mean and confidence band over seeds
+config.json     the resolved settings
+metrics.jsonl   one line an evaluation
+checkpoint/     the whole state, restored bit for bit
+result.json     the last evaluation
+curve.png       returns over steps, mean and confidence band over seeds
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     L_pi    = mean_i w_i (alpha log pi(a | s_i) - min_j Q_j(s_i, a)),              a ~ pi(. | s_i)
     L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
 
-Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. The policy is a Gaussian squashed by `tanh`; critics see actions
-in `[-1, 1]`, and the target entropy `H` is counted there. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
+Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. The policy is a Gaussian squashed by `tanh`; critics see
+actions in `[-1, 1]`, and the target entropy `H` is counted there. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
 
 Differences from the paper: gradients are clipped by their norm; `alpha` may be fixed.
 
@@ -28,7 +28,7 @@ from algorithms.distributions import TanhNormal
 from algorithms.networks import Critic, GaussianActor, Torso
 from algorithms.spaces import Box, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 NUM_CRITICS = 2
@@ -60,7 +60,7 @@ class SAC(struct.PyTreeNode):
         learns_alpha: learn the temperature; with False it stays at `initial_alpha`.
         learning_rate_q, learning_rate_pi, learning_rate_alpha: of Adam, for critics, actor and temperature.
         polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates between two such averagings.
+        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
         max_grad_norm: gradients of a larger global norm are scaled down to it, critics and actor apart.
         initial_alpha: the temperature at first.
         target_entropy: of the policy over `[-1, 1]`; minus the number of components by default.
@@ -95,8 +95,7 @@ class SAC(struct.PyTreeNode):
         for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "max_grad_norm", "initial_alpha"):
             require_number("SAC", name, getattr(self, name), 0)
         require_number("SAC", "polyak", self.polyak, 0, 1)
-        if isinstance(self.target_update_interval, (int, float)):
-            require_integer("SAC", "target_update_interval", self.target_update_interval, 1)
+        require_number("SAC", "target_update_interval", self.target_update_interval, 0)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
         """Return the state for observations and actions like these; consumes `key`."""

@@ -248,6 +248,8 @@ def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     rows_by_level = _rows_by_level(tree.capacity)
     first_top = _first_top_level(rows_by_level)
+    # XLA turns a scatter of one row into a slice update, fuses that into later gathers, and copies all inner nodes.
+    rows = jnp.concatenate([rows, rows]) if rows.shape[0] == 1 else rows
     for level in range(1, first_top):
         inner, offset = _level_of_parents(tree, level)
         if rows.shape[0] >= rows_by_level[level - 1]:

@@ -150,7 +150,10 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
     """
     num_rows = new.shape[0]
     if num_rows == 1:
-        return lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
+        # As a scatter whose second row lies outside: XLA's CPU backend would fuse one small `dynamic_update_slice`
+        # into later gathers, and keep their other reads right by copying the whole leaf.
+        places = jnp.stack([row, jnp.asarray(leaf.shape[0], row.dtype)])
+        return leaf.at[places].set(jnp.concatenate([new, new]), mode="drop", unique_indices=True)
     start = jnp.minimum(row, leaf.shape[0] - num_rows)
     overhang = row - start
     rolled = jnp.roll(new, overhang, axis=0)

@@ -1,0 +1,42 @@
+"""Every agent once, with a batch to learn from: contract tests run over this list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from algorithms import DDQN, SAC, Box, Discrete, Torso
+from algorithms.types import Agent
+from jaxrl_buffers import Batch, Handle, Sample
+
+SMALL = Torso((8, 8))
+AGENTS: dict[str, Callable[..., Agent]] = {
+    "ddqn": lambda **options: DDQN(Discrete(3), SMALL, **options),
+    "ddqn_dueling": lambda **options: DDQN(Discrete(3), SMALL, dueling=True, **options),
+    "sac": lambda **options: SAC(Box((-2.0, 0.0), (2.0, 1.0)), SMALL, **options),
+}
+OBS = {"x": jax.ShapeDtypeStruct((4,), jnp.float32), "image": jax.ShapeDtypeStruct((5, 5, 1), jnp.uint8)}
+
+
+def observations(key: jax.Array, num: int) -> Any:
+    """Draw observations, a pytree with a vector and an image."""
+    key_vector, key_image = jax.random.split(key)
+    image = jax.random.randint(key_image, (num, 5, 5, 1), 0, 256).astype(jnp.uint8)
+    return {"x": jax.random.normal(key_vector, (num, 4)), "image": image}
+
+
+def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
+    """Draw a batch that could have come out of a buffer."""
+    keys = jax.random.split(key, 4)
+    batch = Batch(
+        obs=observations(keys[0], num),
+        action=agent.action_space.sample(keys[1], num),
+        reward=jax.random.normal(keys[2], (num,)),
+        discount=jnp.where(jnp.arange(num) % 3 == 0, 0.0, 0.9),
+        next_obs=observations(keys[3], num),
+        mask=jnp.ones(num, bool),
+    )
+    return Sample(batch, Handle(jnp.zeros(num, jnp.int32), jnp.arange(num, dtype=jnp.int32)), jnp.ones(num))

@@ -1,0 +1,118 @@
+"""Losses against numbers worked by hand and against rlax and distrax."""
+
+from __future__ import annotations
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rlax
+
+from algorithms import losses, optimization
+from algorithms.distributions import TanhNormal
+
+
+def test_double_q_value_takes_the_action_from_one_network_and_the_value_from_the_other():
+    online, target = jnp.array([1.0, 3.0, 2.0]), jnp.array([10.0, -20.0, 30.0])
+    assert losses.double_q_value(online, target) == -20
+
+
+def test_double_q_error_agrees_with_rlax():
+    key_q, key_action, key_reward = jax.random.split(jax.random.key(0), 3)
+    q, q_online, q_target = jax.random.normal(key_q, (3, 50, 4))
+    action = jax.random.randint(key_action, (50,), 0, 4)
+    reward, discount = jax.random.uniform(key_reward, (2, 50))
+    value = jax.vmap(losses.double_q_value)(q_online, q_target)
+    target = jax.vmap(losses.td_target)(reward, discount, value)
+    error = target - jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
+    oracle = jax.vmap(rlax.double_q_learning)(q, action, reward, discount, q_target, q_online)
+    np.testing.assert_allclose(error, oracle, rtol=1e-6, atol=1e-6)
+
+
+def test_targets_carry_no_gradient():
+    grads = jax.grad(lambda value: losses.td_target(jnp.float32(1), jnp.float32(0.9), value))(jnp.float32(2))
+    assert grads == 0
+
+
+def test_soft_value_and_policy_loss_by_hand():
+    q, log_prob, alpha = jnp.array([3.0, 2.0]), jnp.float32(-1.5), jnp.float32(0.2)
+    np.testing.assert_allclose(losses.soft_value(q, log_prob, alpha), 2 + 0.3, rtol=1e-6)
+    np.testing.assert_allclose(losses.soft_policy_loss(q, log_prob, alpha), -0.3 - 2, rtol=1e-6)
+
+
+def test_the_temperature_rises_while_entropy_is_missing():
+    """Row 39: with entropy below the target (log-probability above minus the target) the gradient is negative."""
+    gradient = jax.grad(losses.temperature_loss)
+    low_entropy, high_entropy, target = jnp.float32(2.0), jnp.float32(-3.0), jnp.float32(-1.0)
+    assert gradient(jnp.float32(0), low_entropy, target) == -1
+    assert gradient(jnp.float32(0), high_entropy, target) == 4
+
+
+def test_tanh_normal_agrees_with_distrax():
+    """Row 39: the density of drawn and of given actions is the analytic one."""
+    mean, log_std = jnp.array([0.3, -1.0, 2.0]), jnp.array([0.1, -0.5, 0.4])
+    ours = TanhNormal.of(mean, log_std)
+    normal = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
+    oracle = distrax.Transformed(normal, distrax.Block(distrax.Tanh(), 1))
+    action, log_prob = jax.vmap(ours.sample_and_log_prob)(jax.random.split(jax.random.key(0), 200))
+    inside = jnp.all(jnp.abs(action) < 0.9999, axis=1)  # where arctanh keeps enough digits
+    assert inside.sum() > 150
+    with jax.numpy_rank_promotion("allow"):
+        expected = oracle.log_prob(action[inside])
+    np.testing.assert_allclose(log_prob[inside], expected, rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(jax.vmap(ours.log_prob)(action[inside]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_tanh_normal_stays_finite_where_it_saturates():
+    policy = TanhNormal.of(jnp.array([50.0]), jnp.array([30.0]))
+    value, grads = jax.value_and_grad(lambda mean: TanhNormal.of(mean, policy.log_std).transform(jnp.ones(1))[1].sum())(
+        policy.mean
+    )
+    assert policy.log_std == 2
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(grads).all()
+
+
+def test_polyak():
+    """Row 35."""
+    target, online = jnp.array([1.0]), jnp.array([3.0])
+    due = jnp.asarray(True)
+    np.testing.assert_allclose(optimization.polyak(target, online, 0.995, due), [1.01], rtol=1e-6)
+    assert optimization.polyak(target, online, 1.0, due) == target
+    assert optimization.polyak(target, online, 0.0, due) == online
+    assert optimization.polyak(target, online, 0.0, jnp.asarray(False)) == target
+
+
+def test_targets_are_due_at_every_interval():
+    """Row 35: interval 2 averages at the 2nd, 4th, ... update."""
+    due, number = [], jnp.zeros((), jnp.int32)
+    for _ in range(6):
+        number, is_due = optimization.count(number, 2)
+        due.append(bool(is_due))
+    assert due == [False, True] * 3
+
+
+def test_clipping_by_the_norm_of_all_leaves():
+    """Row 42."""
+    grads = {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}
+    clipped = optimization.clip_by_global_norm(grads, 0.5)
+    np.testing.assert_allclose(clipped["a"], [0.3], rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], [[0.4]], rtol=1e-6)
+    untouched = optimization.clip_by_global_norm(grads, 6.0)
+    np.testing.assert_allclose(untouched["a"], [3.0])
+    zero = optimization.clip_by_global_norm({"a": jnp.zeros(2)}, 0.5)
+    assert jnp.all(zero["a"] == 0)
+
+
+def test_a_step_agrees_with_optax():
+    import optax
+
+    params, grads = {"w": jnp.array([1.0, -2.0])}, {"w": jnp.array([0.5, 0.1])}
+    ours, state = params, optimization.init(params)
+    oracle = optax.adam(1e-2)
+    theirs, oracle_state = params, oracle.init(params)
+    for _ in range(3):
+        ours, state = optimization.step(ours, grads, state, 1e-2, 10.0)
+        updates, oracle_state = oracle.update(grads, oracle_state)
+        theirs = optax.apply_updates(theirs, updates)
+    np.testing.assert_allclose(ours["w"], theirs["w"], rtol=1e-5)
