@@ -5,6 +5,7 @@ from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
 from algorithms.networks import Torso
+from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
@@ -16,6 +17,7 @@ __all__ = [
     "Agent",
     "Box",
     "Discrete",
+    "LinearDecay",
     "Plan",
     "StepInfo",
     "Torso",

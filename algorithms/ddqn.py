@@ -25,6 +25,7 @@ from flax import struct
 
 from algorithms import losses, optimization
 from algorithms.networks import QNetwork, Torso
+from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
@@ -48,6 +49,7 @@ class DDQN(struct.PyTreeNode):
         action_space: `Discrete`.
         torso: the network below the values.
         dueling: split values into a state's value and advantages.
+        schedule: factor on the learning rate as a function of the number of updates; any of optax's, or `LinearDecay`.
         learning_rate: of Adam.
         polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
         target_update_interval: updates from one such averaging to the next; 0 counts as 1.
@@ -70,6 +72,7 @@ class DDQN(struct.PyTreeNode):
     action_space: Space = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     dueling: bool = struct.field(pytree_node=False, default=False)
+    schedule: Schedule | None = struct.field(pytree_node=False, default=None)
     learning_rate: Scalar = 1e-4
     polyak: Scalar = 0.995
     target_update_interval: Scalar = 1
@@ -144,7 +147,7 @@ class DDQN(struct.PyTreeNode):
     def apply(self, state: DDQNState, grads: PyTree) -> DDQNState:
         """Step the values, then average them into the target network and decay epsilon."""
         params, optimizer = optimization.step(
-            state.params, grads, state.optimizer, self.learning_rate, self.max_grad_norm
+            state.params, grads, state.optimizer, self.learning_rate, self.max_grad_norm, self.schedule
         )
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, params, self.polyak, is_due)

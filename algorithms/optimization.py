@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_buffers.types import PyTree, Scalar
+
+
+Schedule = Callable[[jax.Array], jax.Array]  # from the number of steps taken to a factor; any of optax's will do
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearDecay:
+    """A schedule that falls in a straight line from 1 to `final` over `num_steps`, and stays there.
+
+    Example:
+        >>> print(LinearDecay(100)(jnp.int32(25)))
+        0.75
+    """
+
+    num_steps: int
+    final: float = 0.0
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the factor after `count` steps."""
+        done = jnp.minimum(count.astype(jnp.float32) / self.num_steps, 1)
+        return 1 - (1 - self.final) * done
 
 
 def init(params: PyTree) -> optax.OptState:
@@ -15,13 +39,23 @@ def init(params: PyTree) -> optax.OptState:
 
 
 def step(
-    params: PyTree, grads: PyTree, state: optax.OptState, learning_rate: Scalar, max_grad_norm: Scalar | None = None
+    params: PyTree,
+    grads: PyTree,
+    state: optax.OptState,
+    learning_rate: Scalar,
+    max_grad_norm: Scalar | None = None,
+    schedule: Schedule | None = None,
 ) -> tuple[PyTree, optax.OptState]:
-    """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`."""
+    """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`.
+
+    The learning rate is multiplied by `schedule`, a function of the number of steps taken before.
+    """
+    rate = jnp.asarray(learning_rate, jnp.float32)
+    if schedule is not None:
+        rate = rate * schedule(state.count)
     if max_grad_norm is not None:
         grads = clip_by_global_norm(grads, max_grad_norm)
     updates, state = optax.scale_by_adam().update(grads, state)
-    rate = jnp.asarray(learning_rate, jnp.float32)
     return jax.tree.map(lambda param, update: param - rate * update, params, updates), state
 
 

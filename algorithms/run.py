@@ -1,7 +1,6 @@
 """A training run in a folder: chunks of one compiled program, with everything else between them on the host.
 
-The outcome is that of `loop.train`, bit for bit, however the run is cut into chunks and however often it is stopped
-and continued.
+The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued.
 """
 
 from __future__ import annotations

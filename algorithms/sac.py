@@ -26,6 +26,7 @@ from flax import struct
 from algorithms import losses, optimization
 from algorithms.distributions import TanhNormal
 from algorithms.networks import Critic, GaussianActor, Torso
+from algorithms.optimization import Schedule
 from algorithms.spaces import Box, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
@@ -58,6 +59,7 @@ class SAC(struct.PyTreeNode):
         action_space: `Box`.
         torso: the network below actor and critics.
         learns_alpha: learn the temperature; with False it stays at `initial_alpha`.
+        schedule: factor on all learning rates as a function of the number of updates, as in optax.
         learning_rate_q, learning_rate_pi, learning_rate_alpha: of Adam, for critics, actor and temperature.
         polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
         target_update_interval: updates from one such averaging to the next; 0 counts as 1.
@@ -78,6 +80,7 @@ class SAC(struct.PyTreeNode):
     action_space: Space = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     learns_alpha: bool = struct.field(pytree_node=False, default=True)
+    schedule: Schedule | None = struct.field(pytree_node=False, default=None)
     learning_rate_q: Scalar = 1e-4
     learning_rate_pi: Scalar = 1e-4
     learning_rate_alpha: Scalar = 1e-4
@@ -156,7 +159,8 @@ class SAC(struct.PyTreeNode):
         """Step critics, actor and temperature, then average the critics into their targets."""
         rates = (self.learning_rate_pi, self.learning_rate_q, self.learning_rate_alpha if self.learns_alpha else 0.0)
         limits = (self.max_grad_norm, self.max_grad_norm, None)
-        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits)
+        schedules = (self.schedule,) * 3
+        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules)
         params, optimizer = (SACParams(*groups) for groups in zip(*stepped, strict=True))
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, params.critics, self.polyak, is_due)

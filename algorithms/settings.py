@@ -13,6 +13,7 @@ from algorithms import environments
 from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
 from algorithms.networks import Torso
+from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
@@ -48,6 +49,7 @@ class Settings:
         capacity: transitions that the buffer holds.
         hidden_sizes: widths of the networks' layers.
         activation: name of a function in `jax.nn`.
+        anneals: bring the learning rates down to zero over the run, in a straight line.
         agent: hyper-parameters of the algorithm.
         sampler: hyper-parameters of the buffer's sampler.
         seed: of the first of the seeds.
@@ -63,6 +65,7 @@ class Settings:
     capacity: int = 100_000
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "relu"
+    anneals: bool = False
     agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
@@ -95,7 +98,9 @@ class Settings:
                 f"use {' or '.join(fitting)}."
             )
         torso = Torso(tuple(self.hidden_sizes), activation=self.activation)
-        agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, **self.agent)
+        num_updates = self.plan.num_iterations * self.plan.num_updates
+        schedule = LinearDecay(num_updates) if self.anneals else None
+        agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
         length = -(-self.capacity // self.plan.num_envs)
         view = NStep(self.n_step, self.gamma)
         sampler = SAMPLERS[self.buffer](**self.sampler)
@@ -117,7 +122,7 @@ class Settings:
 def options_of(component: Any) -> dict[str, Any]:
     """Return the hyper-parameters of an agent or sampler class, with their defaults."""
     fields = (field for field in dataclasses.fields(component) if field.default is not dataclasses.MISSING)
-    return {field.name: field.default for field in fields if field.name != "torso"}
+    return {field.name: field.default for field in fields if field.name not in ("torso", "schedule")}
 
 
 def require_name(what: str, name: str, known: Mapping[str, Any]) -> None:

@@ -1,0 +1,199 @@
+"""Runs in folders: the same outcome however they are cut, stopped and continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import signal
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from algorithms import Plan, plotting, presets, run
+from algorithms.run_folder import RunFolder
+from algorithms.settings import Settings
+
+PLAN = Plan(
+    total_steps=300,
+    num_envs=2,
+    start_steps=60,
+    update_every=4,
+    num_updates=1,
+    mini_batch_size=8,
+    test_every=80,
+    num_test_episodes=2,
+)
+SETTINGS = Settings(
+    "ddqn", "CartPole-v1", PLAN, buffer="prioritized", n_step=2, capacity=200, hidden_sizes=(8,), num_seeds=2
+)
+FEW = run.Options(final_episodes=3)
+
+
+compile_anew = run._compile
+
+
+@functools.cache
+def programs():
+    return compile_anew(SETTINGS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compile_once():
+    """Compile once for all tests, which share the settings."""
+    run._compile = lambda settings: programs() if settings == SETTINGS else compile_anew(settings)
+    yield
+    run._compile = compile_anew
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, _compile_once):
+    """A run that was never stopped."""
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return RunFolder(path), run.start(SETTINGS, path, FEW)
+
+
+def last_state(folder):
+    return folder.restore(jax.eval_shape(programs().init))[0]
+
+
+def same_outcome(folder, other):
+    one, two = (last_state(each) for each in (folder, other))
+    chex.assert_trees_all_equal(*(state._replace(key=jax.random.key_data(state.key)) for state in (one, two)))
+    lines = [
+        [{name: value for name, value in line.items() if "second" not in name} for line in each.metrics()]
+        for each in (folder, other)
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_files_of_a_run(finished):
+    folder, result = finished
+    assert folder.settings() == SETTINGS
+    assert [line["steps"] for line in folder.metrics()] == [140, 220, 300]
+    for name in ("loss_q", "q", "grad_norm_q", "priority", "sample_age", "weight", "returns", "steps_per_second"):
+        assert name in folder.metrics()[0]
+    assert json.loads((folder.path / "result.json").read_text())["steps"] == 300
+    assert len(result["return_of_seeds"]) == 2
+    assert result["mean_return"] == pytest.approx(np.mean(result["return_of_seeds"]))
+
+
+def test_a_run_in_chunks_is_one_long_run(finished):
+    """All iterations in one call, without evaluations, give the same bits."""
+    state = programs().run(PLAN.num_iterations)(programs().init())
+    chex.assert_trees_all_equal(state.agent, last_state(finished[0]).agent)
+    chex.assert_trees_all_equal(state.buffer, last_state(finished[0]).buffer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_continues_exactly(finished, tmp_path, number):
+    def stop(report):
+        if report.steps >= 180:
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with pytest.raises(run.Interrupted, match=f"stopped by {number.name} after") as stopped:
+        run.start(SETTINGS, tmp_path / "run", FEW._replace(on_chunk=stop))
+    assert stopped.value.signal_number == number
+    assert signal.getsignal(number) == before
+    result = run.resume(tmp_path / "run", FEW)
+    same_outcome(RunFolder(tmp_path / "run"), finished[0])
+    assert result["return_of_seeds"] == finished[1]["return_of_seeds"]
+
+
+def test_a_run_that_died_continues_from_its_last_checkpoint(finished, tmp_path):
+    """Metrics written after the checkpoint are dropped and written again."""
+
+    class Died(Exception):
+        pass
+
+    def die(report):
+        if report.steps >= 240:
+            raise Died
+
+    with pytest.raises(Died):
+        run.start(SETTINGS, tmp_path / "run", FEW._replace(on_chunk=die))
+    folder = RunFolder(tmp_path / "run")
+    assert len(folder.metrics()) == 2
+    run.resume(tmp_path / "run", FEW)
+    same_outcome(folder, finished[0])
+
+
+def test_a_finished_run_can_be_resumed(finished):
+    folder, result = finished
+    again = run.resume(folder.path, FEW)
+    assert again["return_of_seeds"] == result["return_of_seeds"]
+
+
+def test_the_learning_curve(finished, tmp_path):
+    plotting.draw_curve(finished[0].metrics(), "ddqn on CartPole-v1", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_band_covers_the_mean():
+    values = np.random.default_rng(0).normal(3, 1, (4, 50))
+    mean, low, high = plotting.mean_and_band(values)
+    np.testing.assert_allclose(mean, values.mean(1))
+    assert np.all((low < mean) & (mean < high))
+    np.testing.assert_allclose(high - low, 2 * 1.96 / np.sqrt(50), rtol=0.3)
+
+
+def test_an_existing_folder_is_left_alone(finished):
+    before = sorted(finished[0].path.rglob("*"))
+    with pytest.raises(ValueError, match="exists already"):
+        run.start(SETTINGS, finished[0].path, FEW)
+    assert sorted(finished[0].path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        run.start(SETTINGS, tmp_path / "file" / "run", FEW)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(dataclasses.replace(SETTINGS, capacity=100))
+    (tmp_path / "run" / "checkpoint").symlink_to(finished[0].path / "checkpoint")
+    with pytest.raises(ValueError, match="build it with the settings of the run that saved it"):
+        run.resume(folder.path, FEW)
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "is no run folder"), ("{}", "does not hold"), ("{", "does not")])
+def test_folders_of_other_things(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        run.resume(tmp_path, FEW)
+
+
+def test_a_run_without_checkpoint(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(SETTINGS)
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        run.resume(folder.path, FEW)
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_fit_together(name):
+    presets.preset(*name).build()
+
+
+def test_settings_survive_json():
+    for name in presets.PRESETS:
+        settings = presets.preset(*name)
+        assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+def test_chunks_never_cross_an_evaluation():
+    for total, every in ((300, 80), (61 + 4 * 97, 28), (64, 0)):
+        plan = dataclasses.replace(PLAN, num_envs=1, total_steps=total - total % 4, test_every=every)
+        iteration, tests = 0, []
+        while iteration < plan.num_iterations:
+            iteration += run._chunk(plan, iteration)
+            if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
+                tests.append(iteration)
+        assert iteration == plan.num_iterations
+        assert len(tests) == -(-plan.num_iterations // plan.iterations_per_test)

@@ -1,0 +1,137 @@
+"""The command line as a new user drives it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "train.py"
+TINY = (
+    *("ddqn", "CartPole-v1", "--num-envs", "4", "--start-steps", "200", "--update-every", "20", "--num-updates", "1"),
+    *("--mini-batch-size", "16", "--test-every", "400", "--num-test-episodes", "2", "--hidden-sizes", "8"),
+    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3"),
+)
+
+
+def start(*arguments, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def main():
+    """The script's own entry, without a new process for every bad option."""
+    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def test_help_explains_every_option(main, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("ALGORITHM", "ENVIRONMENT", "--total-steps", "--buffer", "--n-step", "--num-seeds", "--resume"):
+        assert option in text
+    for option in ("--out", "--agent.learning-rate", "--sampler.alpha", "--num-test-episodes", "--checkpoint-seconds"):
+        assert option in text
+
+
+def test_help_shows_the_settings_of_a_pair(main, capsys):
+    with pytest.raises(SystemExit):
+        main(["sac", "Pendulum-v1", "--help"])
+    text = capsys.readouterr().out
+    assert "default: 20000" in text
+    assert "--agent.target-entropy" in text
+
+
+def test_a_run_stopped_and_continued(tmp_path):
+    """A run leaves its files; one that gets SIGTERM saves itself, says how to go on, and goes on."""
+    process = start(*TINY, "--total-steps", "400_200", cwd=tmp_path)
+    folder = tmp_path / "runs" / "ddqn_CartPole-v1_seed3"
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None and not (folder / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert code == 128 + signal.SIGTERM, (out, err)
+    assert "--resume runs/ddqn_CartPole-v1_seed3" in out
+    stopped = len((folder / "metrics.jsonl").read_text().splitlines())
+    assert stopped < 1_000
+
+    config = json.loads((folder / "config.json").read_text())
+    config["plan"]["total_steps"] = 200 + 400 * (stopped + 2)  # the rest would take its time
+    (folder / "config.json").write_text(json.dumps(config))
+    code, out, err = finish(start("--resume", folder, cwd=tmp_path))
+    assert code == 0, (out, err)
+    assert "ddqn on CartPole-v1: return" in out
+    steps = [json.loads(line)["steps"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(600, 600 + 400 * (stopped + 2), 400))
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "result.json").read_text())["steps"] == steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ddqn", "CartPol-v1"), "did you mean CartPole-v1"),
+        (("ddq", "CartPole-v1"), "did you mean ddqn"),
+        (("ddqn", "Pendulum-v1"), "ddqn cannot act in Pendulum-v1"),
+        (("sac", "CartPole-v1"), "sac cannot act in CartPole-v1"),
+        (("ddqn", "CartPole-v1", "--buffer", "prioritised"), "did you mean prioritized"),
+        (("ddqn", "CartPole-v1", "--total-steps", "0"), "at least 1"),
+        (("ddqn", "CartPole-v1", "--total-steps", "-5"), "at least 1"),
+        (("ddqn", "CartPole-v1", "--total-steps", "50_001"), "nearest total is 50000"),
+        (("ddqn", "CartPole-v1", "--num-seeds", "0"), "num_seeds"),
+        (("ddqn", "CartPole-v1", "--mini-batch-size", "5000"), "samples can be drawn after"),
+        (("ddqn", "CartPole-v1", "--n-step", "0"), "at least 1"),
+        (("ddqn", "CartPole-v1", "--activation", "rellu"), "no activation 'rellu'"),
+        (("ddqn", "CartPole-v1", "--hidden-sizes", "0"), "hidden_sizes"),
+        (("ddqn", "CartPole-v1", "--final-episodes", "0"), "final_episodes"),
+        (("ddqn", "CartPole-v1", "--agent.polyak", "2"), "polyak"),
+        (("ddqn", "CartPole-v1", "--sampler.alpha", "-1"), "alpha"),
+        (("ddqn", "CartPole-v1", "--out", "existing"), "exists already"),
+        (("ddqn", "CartPole-v1", "--out", "file/run"), "cannot be written"),
+        (("--resume", "nothing"), "is no run folder"),
+        (("--resume", "existing", "--seed", "4"), "takes no other settings"),
+    ],
+)
+def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "existing").mkdir()
+    (tmp_path / "file").write_text("kept")
+    assert main(list(arguments)) == 2
+    text = capsys.readouterr()
+    assert message in text.err
+    assert len(text.err.splitlines()) == 1
+    assert text.out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "file"]
+    assert (tmp_path / "file").read_text() == "kept"
+    assert not list((tmp_path / "existing").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ddqn", "CartPole-v1", "--typo", "1"), ("ddqn",), ("ddqn", "CartPole-v1", "--seed", "x")]
+)
+def test_options_that_cannot_be_read(main, capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 2
