@@ -1,7 +1,7 @@
 """Training as one compiled program: the only place where agent, buffer and environment meet.
 
-`train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run its parts in chunks: `init`, then `run` as
-often as they like, with `evaluate` in between. One long `run` and many short ones give the same bits, because the
+`train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run its parts in chunks: `init`, then `run`
+as often as they like, with `evaluate` in between. One long `run` and many short ones give the same bits, because the
 randomness of iteration `i` is `fold_in(key, i)` and everything else is in the state. (Inside `train` XLA may round the
 same sums in another order.)
 """

@@ -11,7 +11,6 @@ import optax
 
 from jaxrl_buffers.types import PyTree, Scalar
 
-
 Schedule = Callable[[jax.Array], jax.Array]  # from the number of steps taken to a factor; any of optax's will do
 
 

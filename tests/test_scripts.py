@@ -40,3 +40,21 @@ def test_help_is_enough():
     assert done.returncode == 0
     for option in ("--capacities", "--kinds", "--cells", "--repeats", "--json", "--quick"):
         assert option in done.stdout
+
+
+def test_the_training_benchmark_reports_and_writes_json(tmp_path):
+    path = tmp_path / "results.json"
+    done = run("scripts/benchmark_training.py", "--quick", "--agents", "ddqn", "--json", path)
+    assert done.returncode == 0, done.stderr
+    assert "ddqn  64x64  1 seed" in done.stdout
+    results = json.loads(path.read_text())
+    assert results["speed"][0]["steps_per_second"] > 0
+    assert set(results["shares"][0]["microseconds"]) == {"whole", "collect", "buffer", "gradients", "optimizer"}
+
+
+@pytest.mark.parametrize("arguments", [("--agents", "none"), ("--hidden", "wide"), ("--repeats", "0")])
+def test_bad_options_of_the_training_benchmark(arguments):
+    done = run("scripts/benchmark_training.py", *arguments)
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr
+    assert len(done.stderr.splitlines()) == 1
