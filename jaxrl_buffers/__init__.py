@@ -9,9 +9,9 @@ A buffer is a product, storage x sampler x view:
 from jaxrl_buffers import host, segment_tree
 from jaxrl_buffers.iteration import scan_batches, scan_epochs
 from jaxrl_buffers.parameters import parameters, with_parameters
-from jaxrl_buffers.recipes import n_step, prioritized, sequences, uniform
+from jaxrl_buffers.recipes import emphasize_recent, guarantee_recent, n_step, prioritized, sequences, uniform
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
-from jaxrl_buffers.samplers import Prioritized, Uniform
+from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
 from jaxrl_buffers.views import NStep, Sequence
 
@@ -21,8 +21,11 @@ __all__ = [
     "Batch",
     "Draw",
     "Handle",
+    "Mix",
     "NStep",
+    "Newest",
     "Prioritized",
+    "Recent",
     "ReplayBuffer",
     "ReplayState",
     "Sample",
@@ -32,6 +35,8 @@ __all__ = [
     "Uniform",
     "View",
     "Window",
+    "emphasize_recent",
+    "guarantee_recent",
     "host",
     "n_step",
     "parameters",
