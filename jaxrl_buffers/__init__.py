@@ -6,8 +6,10 @@ A buffer is a product, storage x sampler x view:
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
 """
 
-from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers import config, host, segment_tree
+from jaxrl_buffers.config import from_config, from_yaml, to_config
 from jaxrl_buffers.iteration import scan_batches, scan_epochs
+from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
 from jaxrl_buffers.recipes import emphasize_recent, guarantee_recent, n_step, prioritized, sequences, uniform
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
@@ -22,6 +24,9 @@ __all__ = [
     "Draw",
     "Handle",
     "Mix",
+    "Mixture",
+    "MixtureHandle",
+    "MixtureState",
     "NStep",
     "Newest",
     "Prioritized",
@@ -35,7 +40,10 @@ __all__ = [
     "Uniform",
     "View",
     "Window",
+    "config",
     "emphasize_recent",
+    "from_config",
+    "from_yaml",
     "guarantee_recent",
     "host",
     "n_step",
@@ -45,6 +53,7 @@ __all__ = [
     "scan_epochs",
     "segment_tree",
     "sequences",
+    "to_config",
     "uniform",
     "with_parameters",
 ]

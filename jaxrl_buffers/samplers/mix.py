@@ -103,13 +103,15 @@ class Mix(struct.PyTreeNode):
             for sampler, sampler_state in zip((*self.others, self.sampler), (*state.others, state.sampler), strict=True)
         ]
         least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in told), strict=True))
-        share = jnp.where(totals > 0, jnp.array(amounts, jnp.float32) / sum(amounts), 0)
-        share = jnp.where(totals > 0, share.at[-1].add(1 - jnp.sum(share)), 0)
+        share = jnp.array(amounts, jnp.float32) / sum(amounts)
+        stood_in_for = jnp.sum(jnp.where(totals > 0, 0, share))
+        share = jnp.where(totals > 0, share.at[-1].add(stood_in_for), 0)
         factor = share / jnp.where(totals > 0, totals, 1)
-        mass = sum((one * draw.mass for one, draw in zip(factor, told, strict=True)), start=jnp.float32(0))
+        mass = jnp.sum(factor[:, None] * jnp.stack([draw.mass for draw in told]), axis=0)
         num_starts = jnp.where(share > 0, num_starts, 0)
         draws_from_all = (share > 0) & (num_starts == jnp.max(num_starts))
         least = jnp.sum(jnp.where(draws_from_all, factor * least, 0))
+        least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
         return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
 

@@ -29,7 +29,7 @@ class Trend(NamedTuple):
     """What adaptive recency remembers of the returns."""
 
     returns: jax.Array  # float32[20], oldest first
-    count: jax.Array  # int32[]: how many of them were observed
+    num_returns: jax.Array  # int32[]: how many of them were observed
     steepest_rise: jax.Array  # float32[]
     steepest_fall: jax.Array  # float32[], as a positive number
     slope: jax.Array  # float32[] in [-1, 1]: that of the returns, relative to the steepest
@@ -144,16 +144,17 @@ def _followed(trend: Trend, mean_return: Scalar) -> Trend:
     """Return the trend after one more return; as it was if that is not finite."""
     newest = jnp.asarray(mean_return, jnp.float32)
     returns = jnp.append(trend.returns[1:], newest)
-    count = jnp.minimum(trend.count + 1, NUM_RETURNS)
-    slope = jnp.mean(jnp.gradient(returns))
+    num_returns = jnp.minimum(trend.num_returns + 1, NUM_RETURNS)
+    # The mean of the central differences, one-sided at both ends; the others cancel.
+    slope = (3 * (returns[-1] - returns[0]) - (returns[-2] - returns[1])) / (2 * NUM_RETURNS)
     rise = jnp.where(slope > trend.steepest_rise, slope, trend.steepest_rise * DECAY)
     fall = jnp.where(-slope > trend.steepest_fall, -slope, trend.steepest_fall * DECAY)
     steepest = jnp.where(slope > 0, rise, fall)
     relative = jnp.where(slope == 0, 0, jnp.clip(slope / jnp.where(steepest > 0, steepest, 1), -1, 1))
-    is_full = count == NUM_RETURNS
+    is_full = num_returns == NUM_RETURNS
     followed = Trend(
         returns,
-        count,
+        num_returns,
         jnp.where(is_full, rise, trend.steepest_rise),
         jnp.where(is_full, fall, trend.steepest_fall),
         jnp.where(is_full, relative, trend.slope),
