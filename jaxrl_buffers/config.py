@@ -208,8 +208,10 @@ def _checked(hint: Any) -> Any:
     if hint is type(None) or origin is typing.Literal:
         return hint
     if origin in (typing.Union, types.UnionType):
-        options = tuple(_checked(one) for one in arguments if one not in (jax.Array, np.ndarray))
-        return functools.reduce(operator.or_, options)
+        options = [one for one in arguments if one not in (jax.Array, np.ndarray)]
+        options.sort(key=lambda one: typing.get_origin(one) is not Callable)  # a function's name before any string
+        either = functools.reduce(operator.or_, map(_checked, options))
+        return Annotated[either, pydantic.Field(union_mode="left_to_right")] if len(options) > 1 else either
     if origin is tuple:
         return tuple[tuple(one if one is ... else _checked(one) for one in arguments)]
     if origin is list:

@@ -16,7 +16,7 @@ BITS_PER_UNIFORM = 11  # how much of the 23 random bits of a float32 may be used
 
 def reduce(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> Summary:
     """Summarize the leaves of the ranges `begins[r]..ends[r]-1`, which must not overlap."""
-    return _summarize(_covers(tree, begins, ends))
+    return _summarize(segment_tree.cover(tree, begins, ends))
 
 
 def draw(
@@ -41,7 +41,7 @@ def draw(
         >>> print(indices, leaves, summary.total)
         [3 0] [1. 1.] 2.0
     """
-    covers = _covers(tree, begins, ends)
+    covers = segment_tree.cover(tree, begins, ends)
     summary = _summarize(covers)
     num_levels = segment_tree.num_levels(tree)
     uniforms = jax.random.uniform(key, (num_levels, batch_size), jnp.float32)
@@ -62,11 +62,6 @@ def draw(
         node = jnp.where(inside, node * FAN_OUT + child, node)
         residual, mass = jnp.where(inside, below, residual), jnp.where(inside, child_mass, mass)
     return node, mass, summary
-
-
-def _covers(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> segment_tree.Cover:
-    """Return the canonical nodes of each range: fields `[R, groups, ...]`."""
-    return jax.vmap(segment_tree.cover, in_axes=(None, 0, 0))(tree, begins, ends)
 
 
 def _summarize(covers: segment_tree.Cover) -> Summary:
