@@ -208,10 +208,11 @@ def _checked(hint: Any) -> Any:
     if hint is type(None) or origin is typing.Literal:
         return hint
     if origin in (typing.Union, types.UnionType):
-        options = [one for one in arguments if one not in (jax.Array, np.ndarray)]
+        options = [one for one in arguments if one not in (jax.Array, np.ndarray, type(None))]
         options.sort(key=lambda one: typing.get_origin(one) is not Callable)  # a function's name before any string
-        either = functools.reduce(operator.or_, map(_checked, options))
-        return Annotated[either, pydantic.Field(union_mode="left_to_right")] if len(options) > 1 else either
+        either: Any = functools.reduce(operator.or_, map(_checked, options))
+        either = Annotated[either, pydantic.Field(union_mode="left_to_right")] if len(options) > 1 else either
+        return either | None if type(None) in arguments else either
     if origin is tuple:
         return tuple[tuple(one if one is ... else _checked(one) for one in arguments)]
     if origin is list:
