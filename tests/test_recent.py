@@ -61,10 +61,11 @@ def test_everything_is_drawn_from_at_progress_zero_at_any_size():
     assert int(newest.oldest) == 2**21 - 1
 
 
-def filled(sampler, num_rows, length=8, num_envs=1, **options):
+def filled(sampler, num_rows, length=8, num_envs=1, chunk=3, **options):
+    """Return a buffer to which rows were added, `chunk` at a time."""
     buffer, state = number_buffer(length, num_envs, sampler=sampler, **options)
-    for begin in range(0, num_rows, length):
-        state = helpers.add(buffer, state, scalars(range(begin, min(begin + length, num_rows)), num_envs))
+    for begin in range(0, num_rows, chunk):
+        state = helpers.add(buffer, state, scalars(range(begin, begin + chunk), num_envs))
     return buffer, state
 
 
@@ -75,10 +76,10 @@ def positions(buffer, state, progress, batch_size=256):
     return set(sample.handle.position.tolist())
 
 
-@pytest.mark.parametrize("inside", [jb.Uniform(), jb.Uniform("stratified"), jb.Prioritized()])
+@pytest.mark.parametrize("inside", [jb.Uniform("stratified"), jb.Prioritized()])
 def test_rows_27_and_28_only_the_newest_rows_are_drawn_also_after_a_wrap(inside):
     """Capacity 8, 12 inserts, c = 2: rows 10 and 11. Fewer rows than `c_min`: everything."""
-    for num_rows in (6, 8, 9, 12, 15, 16):
+    for num_rows in (6, 9, 12, 15, 24):
         buffer, state = filled(jb.Recent(inside, eta=0.9, c_min=2.0), num_rows)
         assert positions(buffer, state, 0.99) == {num_rows - 2, num_rows - 1}
         assert positions(buffer, state, 0.0) == set(range(max(num_rows - 8, 0), num_rows))
@@ -148,14 +149,14 @@ def test_row_30_priorities_count_within_the_window_and_so_do_the_weights(lockste
 
 
 def test_windows_of_sequences_hold_whole_sequences():
-    buffer, state = filled(jb.Recent(jb.Prioritized(), eta=0.9, c_min=4.0), 13, view=jb.Sequence(3, period=2))
+    buffer, state = filled(jb.Recent(jb.Prioritized(), eta=0.9, c_min=4.0), 12, view=jb.Sequence(3, period=2))
     sample = helpers.sample(buffer, state, jax.random.key(0), batch_size=64, progress=0.99)
-    assert set(sample.handle.position.tolist()) == {8, 10}  # of the starts 6, 8, 10, those in the newest four rows
+    assert set(sample.handle.position.tolist()) == {6, 8}  # of the starts 4, 6, 8, those in the newest four rows
     assert (np.diff(sample.batch, axis=1) == 1).all()
 
 
 def test_progress_reaches_the_sampler_through_scan_batches():
-    buffer, state = filled(jb.Recent(eta=0.99, c_min=1.0), 100, length=100)
+    buffer, state = filled(jb.Recent(eta=0.99, c_min=1.0), 100, length=100, chunk=100)
 
     def step(carry, state, sample):
         return carry, state, jnp.min(sample.handle.position)
@@ -208,7 +209,7 @@ def test_observing_changes_nothing_for_samplers_that_do_not_ask():
 
 
 def test_an_adaptive_sampler_uses_the_eta_of_its_state():
-    buffer, state = filled(jb.Recent(eta=0.5, c_min=1.0, adaptive=True), 8)
+    buffer, state = filled(jb.Recent(eta=0.5, c_min=1.0, adaptive=True), 8, chunk=8)
     assert positions(buffer, state, 0.9) == {7}
     for step in range(20):
         state = helpers.observe(buffer, state, -float(step))
