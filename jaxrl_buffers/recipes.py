@@ -93,7 +93,7 @@ def guarantee_recent(
     Example:
         >>> buffer = guarantee_recent(100_000, num_envs=16, ratio=0.25, num_starts=1_000)
     """
-    inside = sampler if isinstance(sampler, Uniform) else Uniform()
+    inside = sampler if isinstance(sampler, Uniform) else Uniform("stratified")
     newest = Newest(num_starts, inside, max_share=ratio)
     mix = Mix(sampler, others=(newest,), ratios=(ratio,))
     return n_step(length, num_envs, n=n, gamma=gamma, sampler=mix, lockstep=lockstep)

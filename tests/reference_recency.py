@@ -15,7 +15,7 @@ Limits = tuple[int, int, int]  # lookahead, lookback, period
 def recent_rows(num_rows: int, num_envs: int, eta: float, c_min: float, progress: float) -> int:
     """Returns how many rows of an environment make up c_k slots, rounded up; at most what there is."""
     c_k = math.floor(max(num_rows * num_envs * eta ** (1000 * progress), c_min))
-    return min(math.ceil(c_k / num_envs), num_rows)
+    return min(max(math.ceil(c_k / num_envs), 1), num_rows)
 
 
 def ages(ring: ReferenceRing, starts: list[Start], env: int) -> list[int]:

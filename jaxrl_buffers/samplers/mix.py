@@ -88,7 +88,9 @@ class Mix(struct.PyTreeNode):
         slots, mass = (jnp.concatenate(part) for part in zip(*parts, strict=True))
         mixture = self._mixture(state, storage, slots, window, progress, [*counts, rest])
         mass = jnp.where(mass > 0, mixture.mass, 0)
-        return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass)
+        # Samplers that draw from different sets of starts may have missed the least probability of all.
+        least = jnp.minimum(mixture.least, jnp.min(jnp.where(mass > 0, mass, jnp.inf)))
+        return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass, least=least)
 
     def measure(self, state: MixState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
         """Return what `draw` would tell of given slots."""

@@ -58,7 +58,7 @@ class Recent(struct.PyTreeNode):
     Args:
         sampler: how to draw inside the window, for example `Uniform()` or `Prioritized()`.
         eta: at most 1; the smaller, the more recent. 1 draws from everything.
-        c_min: the least number of slots to draw from.
+        c_min: the least number of slots to draw from; never less than one row of each environment.
         adaptive: whether to follow the returns.
 
     Example:
@@ -101,13 +101,13 @@ class Recent(struct.PyTreeNode):
 
     def window(self, state: RecentState, storage: Ring, window: Window, progress: Scalar) -> Window:
         """Return the newest part of a window."""
-        _, num_envs = ring.shape(storage)
+        length, num_envs = ring.shape(storage)
         num_rows = jnp.maximum(window.oldest - window.newest, 0)
         exponent = 1000 * jnp.asarray(progress, jnp.float32) * jnp.log(self.present_eta(state))
         # What is left out, rather than what stays, is multiplied: then rounding never costs a row at progress 0.
         left_out = -jnp.expm1(jnp.where(exponent < 0, exponent, 0)) * (num_rows * num_envs).astype(jnp.float32)
         left_out = jnp.ceil(left_out).astype(jnp.int32) // num_envs
-        least = jnp.ceil(jnp.asarray(self.c_min, jnp.float32) / num_envs).astype(jnp.int32)
+        least = jnp.clip(jnp.ceil(jnp.asarray(self.c_min, jnp.float32) / num_envs), 1, length).astype(jnp.int32)
         return starts.narrow(window, jnp.maximum(num_rows - left_out, least))
 
     def present_eta(self, state: RecentState) -> jax.Array:
@@ -140,6 +140,7 @@ class Recent(struct.PyTreeNode):
         return RecentState(self.sampler.observe(state.sampler, mean_return), trend)
 
 
+@jax.jit
 def _followed(trend: Trend, mean_return: Scalar) -> Trend:
     """Return the trend after one more return; as it was if that is not finite."""
     newest = jnp.asarray(mean_return, jnp.float32)
