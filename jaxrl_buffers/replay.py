@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.experimental import checkify
 
-from jaxrl_buffers import handles, starts
+from jaxrl_buffers import handles, starts, statistics
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
@@ -218,6 +218,14 @@ class ReplayBuffer(struct.PyTreeNode):
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
         return state._replace(sampler=self.sampler.reprioritize(state.sampler))
+
+    def observe(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
+        """Tell the sampler how well the agent does, such as the mean return of the episodes that ended lately."""
+        return state._replace(sampler=self.sampler.observe(state.sampler, mean_return))
+
+    def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
+        """Return scalars to look at, in `O(T N log(T N))`; see `statistics.summarize`."""
+        return statistics.summarize(self.sampler, self.view, state.sampler, state.storage, progress)
 
     def num_valid(self, state: ReplayState) -> jax.Array:
         """Count the legal starts."""

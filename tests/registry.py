@@ -23,4 +23,14 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
     "prioritized_per_env": lambda length, num_envs: jb.ReplayBuffer(
         jb.Prioritized(weighting="alf"), jb.NStep(n=2), length=length, num_envs=num_envs, lockstep=False
     ),
+    "recent_prioritized": lambda length, num_envs: jb.emphasize_recent(
+        length, num_envs, n=2, sampler=jb.Prioritized(), c_min=3.0, adaptive=True
+    ),
+    "mix": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Mix(jb.Recent(jb.Prioritized(), c_min=8.0), (jb.Newest(2.0), jb.Uniform("stratified")), (0.3, 0.2)),
+        jb.Sequence(2),
+        length=length,
+        num_envs=num_envs,
+        lockstep=False,
+    ),
 }

@@ -10,6 +10,8 @@ import pytest
 from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
 from reference import ReferencePriorities, ReferenceRing, legal_starts, n_step, sequence
+from reference_recency import main_sampler, probabilities
+from reference_recency import weights as reference_weights
 from registry import BUFFERS
 
 import jaxrl_buffers as jb
@@ -24,6 +26,8 @@ CASES = {  # name: (length, num_envs)
     "prioritized_n_step": (5, 2),
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
+    "recent_prioritized": (7, 2),
+    "mix": (5, 3),
 }
 
 
@@ -55,7 +59,7 @@ class Pair:
         self.buffer = BUFFERS[name](length, num_envs)
         self.state = self.buffer.init(EXAMPLE)
         self.ring = ReferenceRing(length, num_envs)
-        view, sampler = self.buffer.view, self.buffer.sampler
+        view, sampler = self.buffer.view, main_sampler(self.buffer.sampler)
         self.limits = (view.lookahead, view.lookback, view.stride)
         self.priorities = None
         if isinstance(sampler, jb.Prioritized):
@@ -117,12 +121,13 @@ class Pair:
             self.priorities.after_forget()
 
     def update(self) -> None:
-        drawn = helpers.sample(self.buffer, self.state, self.new_key(), batch_size=4)
+        progress = float(self.rng.choice([0.0, 0.2, 0.9]))
+        drawn = helpers.sample(self.buffer, self.state, self.new_key(), batch_size=4, progress=progress)
         handles = list(zip(*(np.asarray(part).tolist() for part in drawn.handle), strict=True))
-        legal = set(legal_starts(self.ring, *self.limits))
+        legal, weights = self.drawable(handles, progress)
         for handle, weight in zip(handles, np.asarray(drawn.weights), strict=True):
             assert (handle in legal) == (weight > 0)
-        self.check_weights(handles, drawn)
+        np.testing.assert_allclose(drawn.weights, [weights.get(handle, 0) for handle in handles], rtol=2e-4)
         self.handles = (handles + self.handles)[:12]  # old handles are used again long after they have become stale
         chosen = [self.handles[i] for i in self.rng.integers(0, len(self.handles), 6)]
         new = (self.rng.random(6) * 10.0 ** self.rng.integers(-3, 4, 6)).astype(np.float32)
@@ -135,14 +140,16 @@ class Pair:
     def new_key(self) -> jax.Array:
         return jax.random.key(int(self.rng.integers(2**31)))
 
-    def check_weights(self, handles, drawn: jb.Sample) -> None:
-        legal = legal_starts(self.ring, *self.limits)
-        if not legal or self.priorities is None:
-            assert set(np.asarray(drawn.weights).tolist()) <= {0.0, 1.0}
-            return
-        sampler = self.buffer.sampler
-        weights = self.priorities.weights(sampler.beta, sampler.weighting, handles)
-        np.testing.assert_allclose(drawn.weights, [weights[handle] for handle in handles], rtol=2e-4)
+    def drawable(self, handles, progress: float):
+        """Return the starts that can be drawn, and the weight of each, or at least of the drawn ones."""
+        legal, sampler = legal_starts(self.ring, *self.limits), self.buffer.sampler
+        if isinstance(sampler, (jb.Recent, jb.Mix)):
+            leaves = self.priorities.leaves
+            found, least = probabilities(sampler, self.ring, leaves, legal, self.limits, progress, batch_size=4)
+            return set(found), reference_weights(sampler, found, least)
+        if self.priorities is None or not legal:
+            return set(legal), dict.fromkeys(legal, 1.0)
+        return set(legal), self.priorities.weights(sampler.beta, sampler.weighting, handles)
 
     def check(self) -> None:
         storage = self.state.storage

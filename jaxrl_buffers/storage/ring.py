@@ -100,16 +100,18 @@ def age_of_row(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
 
 
 def slot(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the flat index of `(row, env)`."""
-    _, num_envs = shape(ring)
-    return row * num_envs + env
+    """Return the flat index of `(row, env)`: rows that are written together lie side by side."""
+    length, num_envs = shape(ring)
+    return row * num_envs + env if is_lockstep(ring) else env * length + row
 
 
 def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the `(row, env)` of flat slots."""
-    _, num_envs = shape(ring)
-    row = slots // num_envs
-    return row, slots - row * num_envs
+    length, num_envs = shape(ring)
+    inner = num_envs if is_lockstep(ring) else length
+    quotient = slots // inner
+    remainder = slots - quotient * inner
+    return (quotient, remainder) if is_lockstep(ring) else (remainder, quotient)
 
 
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
