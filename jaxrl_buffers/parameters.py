@@ -20,7 +20,7 @@ def parameters(component: Any) -> dict[str, Any]:
     found = {}
     for field in dataclasses.fields(component):
         value = getattr(component, field.name)
-        if not field.metadata.get("pytree_node", True):
+        if value is None or not field.metadata.get("pytree_node", True):
             continue
         if dataclasses.is_dataclass(value):
             found |= {f"{field.name}.{name}": leaf for name, leaf in parameters(value).items()}

@@ -15,19 +15,20 @@ import jax.numpy as jnp
 from flax import struct
 from jax.experimental import checkify
 
-from jaxrl_buffers import handles, starts
+from jaxrl_buffers import episodes, handles, starts
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
     check_fields,
     check_shape,
-    named_field,
+    field_at,
     require_integer,
     row_structure,
 )
+from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Reader, Ring
+from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
 
@@ -49,6 +50,8 @@ class ReplayBuffer(struct.PyTreeNode):
         num_envs: environments that write side by side.
         lockstep: all environments are written together, through one cursor. With False each one has its own cursor
             and `add` takes `env_ids` or `mask`.
+        returns: record episodic returns, such as `EpisodicReturns(gamma=0.99)`.
+        keep_episodes: keep the episode index, for `episode(state, handle)`, also if no other part asks for it.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -67,6 +70,8 @@ class ReplayBuffer(struct.PyTreeNode):
     length: int = struct.field(pytree_node=False, kw_only=True)
     num_envs: int = struct.field(pytree_node=False, default=1, kw_only=True)
     lockstep: bool = struct.field(pytree_node=False, default=True, kw_only=True)
+    returns: EpisodicReturns | None = struct.field(default=None, kw_only=True)
+    keep_episodes: bool = struct.field(pytree_node=False, default=False, kw_only=True)
 
     def __post_init__(self):
         require_integer("ReplayBuffer", "length", self.length, 1)
@@ -96,8 +101,10 @@ class ReplayBuffer(struct.PyTreeNode):
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, type(self.view).__name__, self.view.fields)
-        storage = ring.init(structure, self.length, self.num_envs, self.lockstep)
-        return ReplayState(storage, self.sampler.init((self.length, self.num_envs)))
+        storage, shape = ring.init(structure, self.length, self.num_envs, self.lockstep), (self.length, self.num_envs)
+        if self.keep_episodes or self.returns is not None or episodes.are_needed(self.view, self.sampler):
+            storage = storage._replace(episodes=episodes.init(structure, shape, self.returns))
+        return ReplayState(storage, self.sampler.init(shape))
 
     def add(
         self,
@@ -142,12 +149,14 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = state.storage
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         if ring.is_lockstep(storage):
+            rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
             written = ring.write(storage, chunk)
         else:
             ordered = jnp.sort(env)
             checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
             rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
             written = ring.write_at(storage, rows)
+        written = episodes.record(storage, written, rows, self.returns)
         if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
             priorities = jnp.concatenate([not_given, priorities])
@@ -183,9 +192,17 @@ class ReplayBuffer(struct.PyTreeNode):
         """Turn a draw into a sample; consumes `key`."""
         valid = draw.mass > 0
         slots = jnp.where(valid, draw.slots, 0)
-        batch = _masked(self.view(Reader(state.storage), slots, key), valid)
+        batch = _masked(self.view(self._reader(state.storage), slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
+
+    def _reader(self, storage: Ring) -> Reader:
+        reader, returns = Reader(storage), self.returns
+        if returns is None:
+            return reader
+        return reader.map(
+            lambda rows, row, env: returns.attach(rows, episodes.returns_of_rows(storage, returns, row, env))
+        )
 
     def update_priorities(
         self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None
@@ -282,11 +299,22 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = state.storage
         slots, live = handles.locate(storage, handle)
         checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
-        data = storage.data
-        for part in name.split("."):
-            data = named_field(data, part)
         row, env = ring.unravel(storage, jnp.where(live, slots, 0))
-        return ring.read(storage._replace(data=data), row, env), live
+        return ring.read(storage._replace(data=field_at(storage.data, name)), row, env), live
+
+    def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
+        """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""
+        if not isinstance(state.storage.episodes, episodes.EpisodeIndex):
+            raise ValueError("episode() asks the episode index, which this buffer has none; pass `keep_episodes=True`.")
+        return episodes.describe(state.storage, handle)
+
+    @jax.jit
+    def mark_break(self, state: ReplayState) -> ReplayState:
+        """Close all open episodes, so that rows added from now on never count as their continuation.
+
+        The newest row of each environment becomes truncated. For a run that resumes with environments begun anew.
+        """
+        return state._replace(storage=episodes.mark_break(state.storage, self.returns))
 
     def _mark(
         self,
