@@ -170,10 +170,9 @@ def of_rows(storage: Ring, row: jax.Array, env: jax.Array) -> Span:
 def returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, env: jax.Array) -> jax.Array:
     """Return the episodic returns of stored rows, for indices of any common shape."""
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
-    # What follows the last settled step does not count yet; with bootstrapping, every end settles its episode.
-    settled = span.zero if recorded.bootstrap is None else jnp.where(span.is_ended, span.end, span.zero)
-    num_rows = jnp.maximum(age - settled + 1, 0)
-    return recorded.read(storage.episodes.returns, ring.shape(storage)[0], row, env, num_rows)
+    # With bootstrapping, every end settles its episode.
+    is_settled = (age >= span.zero) | (span.is_ended & (recorded.bootstrap is not None))
+    return recorded.read(storage.episodes.returns, ring.shape(storage)[0], row, env, is_settled)
 
 
 def describe(storage: Ring, handle: Handle) -> Episode:
@@ -207,7 +206,6 @@ def mark_break(storage: Ring, recorded: EpisodicReturns | None) -> Ring:
     opened = _next_episode(index.open, index.open.length > 0, length)
     tree = index.returns
     if recorded is not None:
-        steps = returns.steps_of(with_field(newest, "truncated", truncated), recorded)
-        where = jnp.where(cut, row, length)
-        tree = recorded.write(tree, length, jax.tree.map(lambda leaf: leaf[None], steps), where[None], env[None])
+        value = returns.steps_of(newest, recorded).value
+        tree = recorded.cut(tree, length, jnp.where(cut, row, length), env, value)
     return storage._replace(episodes=EpisodeIndex(index.number, index.table, opened, tree))

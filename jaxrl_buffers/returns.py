@@ -1,12 +1,13 @@
 """Discounted returns of whole episodes, `G_t = r_t + gamma d_t G_{t+1}`, known as soon as an episode has ended.
 
-A step is the affine map `G -> total + factor * G`, with `factor = gamma * discount`, and maps of neighbors compose:
+A step is the affine map `G -> total + factor * G`, with `factor = gamma * discount`, and maps in a row compose:
 
     (total, factor) then (total', factor') = (total + factor * total', factor * factor')
 
-A tree of such compositions over the rows of each environment answers for any step in `O(log T)`. So nothing is
-filled in backwards when an episode ends, which inside a compiled program would cost an episode's length in every step,
-and nothing is divided by a power of `gamma`: episodes of any length have finite returns.
+Every row holds the composition of itself with what follows in its block of eight rows, every block with what follows
+in its block of blocks, and so on. A new row is appended to the compositions that reach up to it, eight a level; the
+return of any step is read off with one look a level. So nothing is filled in backwards when an episode ends, which
+would cost its length, and nothing is divided by a power of `gamma`: episodes of any length have finite returns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+from jax import lax
 
 from jaxrl_buffers.checks import check_fields, field_at, named_field, require_number, with_field
 from jaxrl_buffers.types import PyTree, Scalar
@@ -84,21 +87,28 @@ class EpisodicReturns(struct.PyTreeNode):
         return Affine(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
     def write(self, tree: Affine, length: int, steps: Steps, row: jax.Array, env: jax.Array) -> Affine:
-        """Set the maps of rows `[K, E]` of a ring of the given length, leaving out rows behind the last one."""
+        """Append rows `[K, E]`, in order of time, leaving out rows behind the last one of the ring."""
         reward = steps.reward.astype(jnp.float32)
         if self.reward_clip is not None:
             reward = jnp.clip(reward, *(jnp.asarray(limit, jnp.float32) for limit in self.reward_clip))
         factor = jnp.where(steps.is_zero, 0, jnp.asarray(self.gamma, jnp.float32) * steps.discount.astype(jnp.float32))
-        ends = steps.truncated & ~steps.is_zero
-        total = reward + jnp.where(ends, factor * steps.value.astype(jnp.float32), 0)
-        return _write(tree, length, row, env, Affine(total, jnp.where(ends, 0, factor)))
+        # Nothing that follows an end counts, so a composition may run on behind it.
+        total = reward + jnp.where(steps.truncated, factor * steps.value.astype(jnp.float32), 0)
+        maps = Affine(total, jnp.where(steps.truncated, 0, factor))
 
-    def read(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, num_rows: jax.Array) -> jax.Array:
-        """Return the returns of rows, summed up over `num_rows` of them; the default where that is 0."""
-        stop = row + num_rows
-        unwrapped = _fold(tree, length, env, row, jnp.minimum(stop, length))
-        wrapped = _fold(tree, length, env, jnp.zeros_like(row), jnp.maximum(stop - length, 0))
-        return jnp.where(num_rows > 0, _then(unwrapped, wrapped).total, jnp.asarray(self.default, jnp.float32))
+        def append_one(k: jax.Array | int, tree: Affine) -> Affine:
+            return _append(tree, length, row[k], env[k], Affine(maps.total[k], maps.factor[k]))
+
+        return append_one(0, tree) if row.shape[0] == 1 else lax.fori_loop(0, row.shape[0], append_one, tree)
+
+    def cut(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, value: jax.Array) -> Affine:
+        """Let the newest rows `[E]` be followed by nothing but a value."""
+        value = value.astype(jnp.float32)
+        return _append(tree, length, row, env, Affine(value, jnp.zeros_like(value)), begins=False)
+
+    def read(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, is_settled: jax.Array) -> jax.Array:
+        """Return the returns of rows where something that follows settles them; the default elsewhere."""
+        return jnp.where(is_settled, _total(tree, length, row, env), jnp.asarray(self.default, jnp.float32))
 
     def attach(self, rows: PyTree, value: jax.Array) -> PyTree:
         """Return rows with their returns among the extras."""
@@ -136,51 +146,39 @@ def _then(first: Affine, second: Affine) -> Affine:
     return Affine(first.total + follows, first.factor * second.factor)
 
 
-def _children(tree: Affine, offset: int, parent: jax.Array, env: jax.Array, begin: jax.Array, end: jax.Array) -> Affine:
-    """Compose those children of nodes that lie in `begin..end-1` of their level, which begins at `offset`."""
-    composed = Affine(jnp.zeros(parent.shape, jnp.float32), jnp.ones(parent.shape, jnp.float32))
-    for child in range(FAN_OUT):
-        node = parent * FAN_OUT + child
-        inside = (node >= begin) & (node < end)
-        total, factor = (leaf.at[offset + node, env].get(mode="clip") for leaf in tree)
-        composed = _then(composed, Affine(jnp.where(inside, total, 0), jnp.where(inside, factor, 1)))
-    return composed
+def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Affine, begins: bool = True) -> Affine:
+    """Append maps `[E]` to all compositions that reach up to their rows, on all levels at once.
 
-
-def _write(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Affine) -> Affine:
-    """Set rows, and the nodes above that they complete.
-
-    A node is right once its last row is written, and only asked about while all of its rows are stored; so it need not
-    be kept right in between.
+    These are the siblings up to the node that holds the row. Those behind it are of the round before, and stay.
     """
-    levels = _nodes_by_level(length)
-    outside = sum(levels)
-    completes = row < length
-    tree = _set(tree, jnp.where(completes, row, outside), env, maps)
-    for level in range(1, len(levels)):
-        child_offset, offset, span = sum(levels[: level - 1]), sum(levels[:level]), FAN_OUT**level
-        completes &= ((row + 1) % span == 0) | (row + 1 == length)
-        node = row // span
-        begin, end = node * FAN_OUT, jnp.minimum((node + 1) * FAN_OUT, levels[level - 1])
-        composed = _children(tree, child_offset, node, env, begin, end)
-        tree = _set(tree, jnp.where(completes, offset + node, outside), env, composed)
-    return tree
+    nodes = _nodes_by_level(length)
+    level = np.arange(len(nodes), dtype=np.int32)[:, None, None]
+    offset = np.cumsum([0, *nodes[:-1]], dtype=np.int32)[:, None, None]
+    node = row[None, None] // FAN_OUT**level
+    sibling = node - node % FAN_OUT + np.arange(FAN_OUT, dtype=np.int32)[None, :, None]
+    reaches = (sibling <= node) & (row < length)[None, None]
+    is_new = (sibling == node) & (row[None, None] % FAN_OUT**level == 0) & begins
+    index, env = jnp.where(reaches, offset + sibling, sum(nodes)), jnp.broadcast_to(env[None, None], sibling.shape)
+    total, factor = (leaf.at[index, env].get(mode="clip") for leaf in tree)
+    before = Affine(jnp.where(is_new, 0, total), jnp.where(is_new, 1, factor))
+    after = _then(before, jax.tree.map(lambda leaf: leaf[None, None], maps))
+    return jax.tree.map(lambda leaf, new: leaf.at[index, env].set(new, mode="drop"), tree, after)
 
 
-def _set(tree: Affine, node: jax.Array, env: jax.Array, maps: Affine) -> Affine:
-    return jax.tree.map(lambda leaf, new: leaf.at[node, env].set(new, mode="drop"), tree, maps)
+def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Compose all that follows from rows on, once around the ring, and return what it amounts to.
 
+    What is composed behind the step that settles a return may be anything: that step's factor of zero hides it.
+    """
+    nodes = _nodes_by_level(length)
 
-def _fold(tree: Affine, length: int, env: jax.Array, begin: jax.Array, end: jax.Array) -> Affine:
-    """Compose the maps of rows `begin..end-1`, from at most two groups of siblings a level."""
-    levels = _nodes_by_level(length)
-    left = right = Affine(jnp.zeros(begin.shape, jnp.float32), jnp.ones(begin.shape, jnp.float32))
-    for level in range(len(levels)):
-        offset = sum(levels[:level])
-        up, down = -(-begin // FAN_OUT), end // FAN_OUT
-        in_one = (up > down) | (level == len(levels) - 1)
-        left_end, right_begin = jnp.where(in_one, end, up * FAN_OUT), jnp.where(in_one, end, down * FAN_OUT)
-        left = _then(left, _children(tree, offset, begin // FAN_OUT, env, begin, left_end))
-        right = _then(_children(tree, offset, down, env, right_begin, end), right)
-        begin, end = jnp.where(in_one, 0, up), jnp.where(in_one, 0, down)
-    return _then(left, right)
+    def composition(level: int, node: jax.Array) -> Affine:
+        return Affine(*(leaf.at[sum(nodes[:level]) + node, env].get(mode="clip") for leaf in tree))
+
+    composed = composition(0, row)
+    for level in range(1, len(nodes)):
+        following = row // FAN_OUT**level + 1
+        exists = (following % FAN_OUT > 0) & (following < nodes[level])
+        total, factor = composition(level, following)
+        composed = _then(composed, Affine(jnp.where(exists, total, 0), jnp.where(exists, factor, 1)))
+    return _then(composed, composition(len(nodes) - 1, jnp.zeros_like(row))).total
