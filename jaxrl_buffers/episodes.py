@@ -175,6 +175,7 @@ def returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, en
     return recorded.read(storage.episodes.returns, ring.shape(storage)[0], row, env, is_settled)
 
 
+@jax.jit
 def describe(storage: Ring, handle: Handle) -> Episode:
     """Return what is known about the episodes of the rows that handles of any shape name."""
     slots, is_stored = handles.locate(storage, handle)
