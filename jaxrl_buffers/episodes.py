@@ -11,6 +11,7 @@ answer is an age, and what is too old is not stored. No step is ever looked at a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -75,8 +76,12 @@ class Episode(NamedTuple):
 
 
 def are_needed(*parts: Any) -> bool:
-    """Tell whether a view or sampler asks the index; one that does not say so does not."""
-    return any(getattr(part, "needs_episodes", False) for part in parts)
+    """Tell whether a view or sampler, or one inside it, asks the index; one that does not say so does not."""
+    for part in parts:
+        inner = part if isinstance(part, tuple) else vars(part).values() if dataclasses.is_dataclass(part) else ()
+        if getattr(part, "needs_episodes", False) or are_needed(*inner):
+            return True
+    return False
 
 
 def init(structure: PyTree, shape: tuple[int, int], recorded: EpisodicReturns | None) -> EpisodeIndex:
@@ -146,9 +151,18 @@ def _next_episode(episode: Open, ended: jax.Array, num_rows: int) -> Open:
     )
 
 
-def number_of_age(storage: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the episode numbers of the rows of the given ages."""
-    return storage.episodes.number.at[ring.row_of_age(storage, age, env), env].get(mode="clip")
+def between(storage: Ring, newest: jax.Array, oldest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the number of the oldest episode that has rows of ages `newest..oldest-1`, and how many have: `[N]`."""
+    length, num_envs = ring.shape(storage)
+    env = jnp.arange(num_envs, dtype=jnp.int32)
+    rows = (ring.row_of_age(storage, jnp.clip(age, 0, length - 1), env) for age in (oldest - 1, newest))
+    first, last = (storage.episodes.number.at[row, env].get(mode="clip") for row in rows)
+    return first, jnp.where(newest < oldest, ring.wrap(last - first, length) + 1, 0)
+
+
+def count(storage: Ring) -> jax.Array:
+    """Count the stored episodes of each environment, whole or not: `int32[N]`."""
+    return between(storage, jnp.zeros_like(storage.size), storage.size)[1]
 
 
 def of_number(storage: Ring, number: jax.Array, env: jax.Array) -> Span:

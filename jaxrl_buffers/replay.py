@@ -25,6 +25,7 @@ from jaxrl_buffers.checks import (
     require_integer,
     row_structure,
 )
+from jaxrl_buffers.marking import mark, mark_oldest
 from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import ring
@@ -162,8 +163,8 @@ class ReplayBuffer(struct.PyTreeNode):
             priorities = jnp.concatenate([not_given, priorities])
         offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
         position = ring.of_env(storage.head, env[None]) + offset
-        sampler = self._mark(state.sampler, written, position, env, priorities)
-        return ReplayState(written, self._mark_oldest(sampler, written, env))
+        sampler = mark(self.sampler, self.view, state.sampler, written, position, env, priorities)
+        return ReplayState(written, mark_oldest(self.sampler, self.view, sampler, written, env))
 
     def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch; consumes `key`.
@@ -283,8 +284,8 @@ class ReplayBuffer(struct.PyTreeNode):
         offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
         oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
         dropped = storage._replace(size=size)
-        sampler = self._mark(state.sampler, dropped, oldest + offset, env, None, only_dead=True)
-        return size, self._mark_oldest(sampler, dropped, env)
+        sampler = mark(self.sampler, self.view, state.sampler, dropped, oldest + offset, env, only_dead=True)
+        return size, mark_oldest(self.sampler, self.view, sampler, dropped, env)
 
     def clear(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
         """Forget all rows (of `env_ids` only) with their priorities, in `O(T N)`; old handles stay stale for ever."""
@@ -315,35 +316,6 @@ class ReplayBuffer(struct.PyTreeNode):
         The newest row of each environment becomes truncated. For a run that resumes with environments begun anew.
         """
         return state._replace(storage=episodes.mark_break(state.storage, self.returns))
-
-    def _mark(
-        self,
-        sampler_state: PyTree,
-        storage: Ring,
-        position: jax.Array,
-        env: jax.Array,
-        priorities: jax.Array | None,
-        only_dead: bool = False,
-    ) -> PyTree:
-        """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
-        length, num_envs = ring.shape(storage)
-        env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
-        age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
-        legal = starts.is_legal(starts.legal_window(storage, self.view), age, env)
-        known = (env >= 0) & (env < num_envs)
-        # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
-        owner = known & (age < length) & (~legal if only_dead else True)
-        slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
-        flat = None if priorities is None else priorities.reshape(-1)
-        return self.sampler.mark(sampler_state, slots.reshape(-1), (legal & owner).reshape(-1), flat)
-
-    def _mark_oldest(self, sampler_state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
-        """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
-        if self.view.lookback == 0:
-            return sampler_state
-        offset = jnp.arange(self.view.lookback, dtype=jnp.int32)[:, None]
-        oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
-        return self._mark(sampler_state, storage, oldest + offset, env, None, only_dead=True)
 
 
 def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:

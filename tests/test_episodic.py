@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import helpers
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import ReferenceRing
@@ -11,6 +12,7 @@ from reference_episodes import episode_probabilities
 from scipy import stats
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import handles, starts
 
 LENGTH, NUM_ENVS, BATCH = 9, 3, 20_000
 
@@ -37,6 +39,23 @@ def check_draws(buffer, state, model):
     observed = np.array([counts[row] for row in expected])
     assert stats.chisquare(observed, BATCH * np.array(list(expected.values()))).pvalue > 1e-4
     assert (np.asarray(sample.weights) == 1).all()
+    masses = {row: mass for row, mass in measured(buffer, state).items() if mass > 0}
+    assert masses == pytest.approx(expected)
+
+
+def measured(buffer, state):
+    """Return the probability that the sampler tells of each stored row."""
+    slots = jnp.arange(LENGTH * NUM_ENVS, dtype=jnp.int32)
+    draw = measure(buffer, state, slots)
+    handle = handles.of_slots(state.storage, slots, np.asarray(draw.mass) > 0)
+    rows = zip(*(np.asarray(part).tolist() for part in handle), strict=True)
+    return dict(zip(rows, np.asarray(draw.mass / draw.total).tolist(), strict=True))
+
+
+@jax.jit
+def measure(buffer, state, slots):
+    window = starts.legal_window(state.storage, buffer.view)
+    return buffer.sampler.measure(state.sampler, state.storage, slots, window)
 
 
 @pytest.mark.parametrize("whole", [False, True])
