@@ -14,6 +14,7 @@ from reference_episodes import History
 from test_model import Older
 
 import jaxrl_buffers as jb
+from jaxrl_buffers.episodes import FAR
 from jaxrl_buffers.storage import ring
 
 NUM_STREAMS, NUM_STEPS, NUM_ENVS, CHUNK = 500, 9, 2, 3  # streams of each of two cases
@@ -150,6 +151,14 @@ def test_row_62_the_example_before_and_after_the_wrap():
     assert found.steps_to_end.tolist() == [2, 1, 0, 4, 3, 2, 1, 0]
     assert found.begin.tolist() == [0, 0, 0, 4, 4, 4, 4, 4]
     assert found.begin_is_stored.tolist() == [False] * 3 + [True] * 5
+    # An episode of a billion steps: its length stops counting, and nothing overflows.
+    storage = state.storage
+    endless = storage.episodes.open._replace(length=jnp.full(1, FAR - 1, jnp.int32))
+    state = state._replace(storage=storage._replace(episodes=storage.episodes._replace(open=endless)))
+    found = described(buffer, add_one_by_one(buffer, state, chunk, [0, 1, 2] * 4))
+    assert found.steps_to_end.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert not found.begin_is_stored.any()
+    assert not found.is_ended.any()
 
 
 def test_the_index_costs_nothing_unless_asked_for():

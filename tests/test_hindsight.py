@@ -98,7 +98,7 @@ def test_row_32_the_identity_changes_nothing():
     buffer, state, _ = filled()
     expected = every_start(buffer.replace(view=jb.NStep(3, 0.9)), state)
     view = jb.Hindsight(jb.NStep(3, 0.9), achieved=lambda row: row.action, relabel=lambda row, _: row, ratio=1.0)
-    for strategy in STRATEGIES:
+    for strategy in ("future", "random"):
         changed = buffer.replace(view=view.replace(strategy=strategy))
         jax.tree.map(np.testing.assert_array_equal, every_start(changed, state), expected)
 

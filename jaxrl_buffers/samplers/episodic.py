@@ -18,7 +18,8 @@ from jaxrl_buffers.types import Draw, Scalar, Window
 class Episodic(struct.PyTreeNode):
     """Draw an episode uniformly, then one of its stored steps uniformly: steps of long episodes are drawn less often.
 
-    Episodes count if a legal start of theirs is stored. Weights are ones: the bias is meant.
+    Episodes count if a legal start of theirs is stored. Weights are ones: the bias is meant. With `whole`, and no whole
+    episode stored, samples come back with mask False and weight 0; `can_sample` does not look at episodes.
 
     Args:
         whole: draw only from episodes that have ended and whose begin is still stored.
