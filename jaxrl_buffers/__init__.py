@@ -9,22 +9,37 @@ A buffer is a product, storage x sampler x view:
 from jaxrl_buffers import checkpoint, config, host, segment_tree
 from jaxrl_buffers.advantages import discount_cumsum
 from jaxrl_buffers.config import from_config, from_yaml, to_config
+from jaxrl_buffers.episodes import Episode
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
 from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
-from jaxrl_buffers.recipes import emphasize_recent, guarantee_recent, n_step, prioritized, rollout, sequences, uniform
+from jaxrl_buffers.recipes import (
+    emphasize_recent,
+    guarantee_recent,
+    hindsight,
+    n_step,
+    prioritized,
+    rollout,
+    sequences,
+    uniform,
+)
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
-from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
-from jaxrl_buffers.views import NStep, Sequence
+from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
     "Draw",
+    "Episode",
+    "Episodic",
+    "EpisodicReturns",
     "Handle",
+    "Hindsight",
     "Mix",
     "Mixture",
     "MixtureHandle",
@@ -51,6 +66,7 @@ __all__ = [
     "from_config",
     "from_yaml",
     "guarantee_recent",
+    "hindsight",
     "host",
     "n_step",
     "parameters",

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 import pydantic
 
-from jaxrl_buffers import mixture, recipes, replay, samplers, views, yaml_text
+from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, views, yaml_text
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -273,18 +273,24 @@ def _name_of(config: Any) -> str:
 for _factory in (
     replay.ReplayBuffer,
     mixture.Mixture,
+    returns.EpisodicReturns,
+    rollouts.Rollout,
     samplers.Uniform,
     samplers.Prioritized,
     samplers.Recent,
     samplers.Newest,
     samplers.Mix,
+    samplers.Episodic,
     views.NStep,
     views.Sequence,
+    views.Hindsight,
     recipes.uniform,
     recipes.n_step,
     recipes.prioritized,
     recipes.emphasize_recent,
     recipes.guarantee_recent,
+    recipes.hindsight,
     recipes.sequences,
+    recipes.rollout,
 ):
     register_component(_factory)

@@ -33,7 +33,8 @@ def _parts(component: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(component):
         return {}
     fields = [field for field in dataclasses.fields(component) if field.metadata.get("pytree_node", True)]
-    return {field.name: getattr(component, field.name) for field in fields}
+    parts = {field.name: getattr(component, field.name) for field in fields}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def with_parameters(component: Component, changes: Mapping[str, Any]) -> Component:

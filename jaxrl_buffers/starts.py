@@ -77,10 +77,15 @@ def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Arra
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
     else:
-        ends = jnp.cumsum(counts, dtype=jnp.int32)
-        env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
-        number_in_env = number - (ends - counts)[env]
+        number_in_env, env = number_by_env(counts, number)
     return slot_in_env(storage, window, number_in_env, env)
+
+
+def number_by_env(counts: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Turn numbers `0..sum(counts)-1` over all environments into the number within an environment, and that one."""
+    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
+    return number - (ends - counts)[env], env
 
 
 def slot_in_env(storage: Ring, window: Window, number: jax.Array, env: jax.Array) -> jax.Array:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers import starts
+from jaxrl_buffers import episodes, starts
+from jaxrl_buffers.episodes import EpisodeIndex
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree, Sampler, Scalar, View
@@ -23,6 +24,7 @@ def summarize(
     """Return a flat dict of scalars.
 
     * `size`: stored slots; `fill`: their part of the capacity; `num_starts`: legal starts.
+    * `episodes`: stored episodes, whole or not, if the buffer keeps an index of them.
     * `age_<quantile>`: age in rows of the legal starts; `drawn_age_<quantile>`: of what the sampler draws.
     * `priority_<quantile>`: the masses in proportion to which legal starts are drawn, such as
       `(priority + epsilon)^alpha`; zero outside the window of a sampler that leaves old rows out.
@@ -50,7 +52,8 @@ def summarize(
         "fill": size.astype(jnp.float32) / (length * num_envs),
         "num_starts": starts.count(storage, window),
     }
-    # Here is the place for what an episode index and a store of final observations can tell.
+    if isinstance(storage.episodes, EpisodeIndex):
+        counts["episodes"] = jnp.sum(episodes.count(storage), dtype=jnp.int32)
     ages, drawn_ages = _quantiles("age", age, legal), _quantiles("drawn_age", age, mass)
     return counts | ages | drawn_ages | _quantiles("priority", mass, legal)
 

@@ -103,7 +103,10 @@ class Draw(NamedTuple):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Decides which starts are drawn."""
+    """Decides which starts are drawn.
+
+    One that asks the episode index, `storage.episodes`, says so by `needs_episodes = True`.
+    """
 
     def init(self, storage_shape: tuple[int, int]) -> PyTree:
         """Return the state for a storage of shape `(T, N)`; `()` if there is none."""

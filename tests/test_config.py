@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from flax import struct
-from registry import BUFFERS
+from registry import BUFFERS, relabel
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import config
@@ -46,6 +46,7 @@ def half(value):
 
 config.register_component(Goal)
 config.register("half", half)
+config.register("relabel", relabel)
 
 
 def test_row_75_a_nested_buffer_with_defaults_filled_in(tmp_path: Path):
@@ -75,6 +76,28 @@ def test_every_buffer_goes_to_a_config_and_back(name):
     written = jb.to_config(buffer)
     assert jb.from_config(written) == buffer
     assert jb.from_yaml(yaml.safe_dump(written)) == buffer
+
+
+def test_hindsight_and_episodic_returns_go_there_and_back():
+    sampler = {"name": "Episodic", "config": {"whole": True}}
+    view = {"name": "Hindsight", "config": {"achieved": "next_obs.x", "relabel": "relabel", "strategy": "final"}}
+    returns = {"name": "EpisodicReturns", "config": {"reward_clip": [-1, 1.5], "bootstrap": "extras.value"}}
+    built = jb.from_config(
+        {"name": "ReplayBuffer", "config": {"length": 9, "sampler": sampler, "view": view, "returns": returns}}
+    )
+    assert built == jb.ReplayBuffer(
+        jb.Episodic(whole=True),
+        jb.Hindsight(achieved="next_obs.x", relabel=relabel, strategy="final"),
+        length=9,
+        returns=jb.EpisodicReturns(reward_clip=(-1.0, 1.5), bootstrap="extras.value"),
+    )
+    assert jb.from_yaml(yaml.safe_dump(jb.to_config(built))) == built
+    by_function = jb.Hindsight(achieved=half, relabel=relabel)
+    assert jb.from_config(jb.to_config(by_function)) == by_function
+    rollout = jb.rollout(5, num_envs=2)
+    assert jb.from_config(jb.to_config(rollout)) == rollout
+    with pytest.raises(ValueError, match=r"relabel: got 'unheard_of', expected the name of a registered function"):
+        jb.from_config({"name": "Hindsight", "config": {"achieved": "next_obs", "relabel": "unheard_of"}})
 
 
 def test_mixtures_functions_and_arrays_go_there_and_back():
@@ -124,7 +147,7 @@ def sampler_with(**entries):
         (sampler_with(alpha="x", betta=1), ["config.sampler.config.alpha: got 'x'", "config.sampler.config.betta: is"]),
         ({"name": "Mix", "config": {"others": [{"name": "Uniform"}, {"name": "Newest"}], "ratios": [0.1, "x"]}},
          ["config.others.1.config.num_starts: is missing", "config.ratios.1: got 'x', expected a list of which each"]),
-        ({"name": "Goal", "config": {"relabel": "os.system"}}, ["config.relabel: got 'os.system'", "function (half)"]),
+        ({"name": "Goal", "config": {"relabel": "os.system"}}, ["config.relabel: got 'os.system'", "function (half, "]),
         ({"name": "Goal", "config": {"relabel": "half", "limits": [1]}}, ["config.limits", "a list of which each"]),
         ({"name": "Nothing"}, ["name: 'Nothing' is unknown, expected one of", "ReplayBuffer"]),
         ({"config": {}}, ["the whole: got {'config': {}}, expected a component as {name: ..., config: {...}}"]),

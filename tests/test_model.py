@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import helpers
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
 from reference import ReferencePriorities, ReferenceRing, legal_starts, n_step, sequence
+from reference_episodes import History, goal_candidates, relabelled
 from reference_recency import main_sampler, probabilities
 from reference_recency import weights as reference_weights
 from registry import BUFFERS
@@ -28,6 +31,8 @@ CASES = {  # name: (length, num_envs)
     "prioritized_per_env": (4, 3),
     "recent_prioritized": (7, 2),
     "mix": (5, 3),
+    "episodic": (5, 2),
+    "hindsight": (7, 2),
 }
 
 
@@ -186,15 +191,43 @@ class Pair:
             records = [self.ring.record(env, position - back) for back in (2, 1, 0)]
             assert batch.tolist() == [int(record["action"]) for record in records]
             return
-        if isinstance(view, jb.NStep):
+        if isinstance(view, jb.Hindsight):
+            expected = self.with_hindsight(start, float(batch.obs["x"][0]))
+        elif isinstance(view, jb.NStep):
             expected = n_step(self.ring, *start, view.n, view.gamma)
         else:
             expected = sequence(self.ring, *start, view.length, view.burn_in, view.gamma)
             np.testing.assert_array_equal(batch.mask, expected["mask"])
+        if self.buffer.returns is not None:
+            assert batch.extras.pop("episodic_return") == pytest.approx(self.episodic_return(*start), rel=1e-5)
         for name in ("obs", "action", "next_obs", "extras"):
             jax.tree.map(np.testing.assert_array_equal, getattr(batch, name), expected[name])
         np.testing.assert_allclose(batch.reward, expected["reward"], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(batch.discount, expected["discount"], rtol=1e-6)
+
+    def with_hindsight(self, start: tuple[int, int], goal: float) -> dict:
+        """Return what a sample must be that was given this goal; the number of the goal's row tells that row."""
+        view, record = self.buffer.view, self.ring.record(*start)
+        if goal == record["obs"]["x"][0]:  # not relabelled: the goal of no later row
+            return n_step(self.ring, *start, view.view.n, view.view.gamma)
+        rows = [self.ring.record(*row) for row in goal_candidates(self.ring, *start, view.strategy)]
+        (row,) = (row for row in rows if row["next_obs"]["x"][0] == goal)
+        change = functools.partial(relabelled, goal=row["next_obs"]["x"], relabel=reference_relabel)
+        return n_step(self.ring, *start, view.view.n, view.view.gamma, change)
+
+    def episodic_return(self, env: int, position: int) -> float:
+        history = History(self.buffer.length)
+        for number in range(position, self.ring.heads()[env]):
+            record = self.ring.record(env, number)
+            history.add(float(record["reward"]), bool(record["terminated"]), bool(record["truncated"]))
+        settings = self.buffer.returns
+        return history.discounted_return(0, settings.gamma, settings.default, bootstrap=False)
+
+
+def reference_relabel(record: dict, goal: np.ndarray) -> dict:
+    """Do what the registry's `relabel` does."""
+    reached = bool(np.array_equal(record["next_obs"]["x"], goal))
+    return record | {"obs": record["obs"] | {"x": goal}, "reward": 0.0 if reached else -1.0, "terminated": reached}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import helpers
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,3 +57,15 @@ def test_uniform_priorities_are_all_one():
     stats = buffer.stats(helpers.add(buffer, state, jnp.ones((3, 1))))
     assert stats["priority_min"] == stats["priority_max"] == 1
     assert [float(stats[f"drawn_age_{name}"]) for name in ("min", "median", "max")] == [0, 1, 2]
+
+
+def test_stored_episodes_are_counted_where_there_is_an_index():
+    buffer = jb.ReplayBuffer(length=4, num_envs=1, keep_episodes=True)
+    chunk = helpers.rewards_chunk(range(6), terminated=[1, 0, 0, 1, 0, 0])
+    state = buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk))
+    assert int(buffer.stats(state)["episodes"]) == 0
+    for begin, count in ((0, 2), (2, 2), (4, 2)):  # three episodes; then the first one is overwritten
+        state = helpers.add(buffer, state, jax.tree.map(lambda leaf, begin=begin: leaf[begin : begin + 2], chunk))
+        assert int(buffer.stats(state)["episodes"]) == count
+    plain = jb.ReplayBuffer(length=4)
+    assert "episodes" not in plain.stats(plain.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)))
