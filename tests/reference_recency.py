@@ -79,7 +79,7 @@ def mixture(sampler, ring, leaves, starts, limits, progress, batch_size) -> tupl
 
 def main_sampler(sampler):
     """Returns the sampler that forms the weights."""
-    while not isinstance(sampler, (jb.Uniform, jb.Prioritized)):
+    while hasattr(sampler, "sampler"):
         sampler = sampler.sampler
     return sampler
 
@@ -87,7 +87,7 @@ def main_sampler(sampler):
 def weights(sampler, found: dict[Start, float], least: float) -> dict[Start, float]:
     """Returns the weights of all starts that can be drawn."""
     main = main_sampler(sampler)
-    if isinstance(main, jb.Uniform):
+    if not isinstance(main, jb.Prioritized):
         return dict.fromkeys(found, 1.0)
     if main.weighting == "alf":
         return {start: len(found) * probability for start, probability in found.items()}

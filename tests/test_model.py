@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import helpers
 import jax
 import jax.numpy as jnp
@@ -11,10 +9,7 @@ import numpy as np
 import pytest
 from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
-from reference import ReferencePriorities, ReferenceRing, legal_starts, n_step, sequence
-from reference_episodes import History, goal_candidates, relabelled
-from reference_recency import main_sampler, probabilities
-from reference_recency import weights as reference_weights
+from reference_buffer import ReferenceBuffer
 from registry import BUFFERS
 
 import jaxrl_buffers as jb
@@ -63,14 +58,8 @@ class Pair:
         self.rng = np.random.default_rng(seed)
         self.buffer = BUFFERS[name](length, num_envs)
         self.state = self.buffer.init(EXAMPLE)
-        self.ring = ReferenceRing(length, num_envs)
-        view, sampler = self.buffer.view, main_sampler(self.buffer.sampler)
-        self.limits = (view.lookahead, view.lookback, view.stride)
-        self.priorities = None
-        if isinstance(sampler, jb.Prioritized):
-            self.priorities = ReferencePriorities(
-                self.ring, sampler.alpha, sampler.epsilon, sampler.initial, *self.limits
-            )
+        self.model = ReferenceBuffer(self.buffer)
+        self.ring, self.priorities = self.model.ring, self.model.priorities
         self.number = 0
         self.handles: list[tuple[int, int]] = []
 
@@ -129,10 +118,7 @@ class Pair:
         progress = float(self.rng.choice([0.0, 0.2, 0.9]))
         drawn = helpers.sample(self.buffer, self.state, self.new_key(), batch_size=4, progress=progress)
         handles = list(zip(*(np.asarray(part).tolist() for part in drawn.handle), strict=True))
-        legal, weights = self.drawable(handles, progress)
-        for handle, weight in zip(handles, np.asarray(drawn.weights), strict=True):
-            assert (handle in legal) == (weight > 0)
-        np.testing.assert_allclose(drawn.weights, [weights.get(handle, 0) for handle in handles], rtol=2e-4)
+        self.model.check_draw(handles, np.asarray(drawn.weights), progress)
         self.handles = (handles + self.handles)[:12]  # old handles are used again long after they have become stale
         chosen = [self.handles[i] for i in self.rng.integers(0, len(self.handles), 6)]
         new = (self.rng.random(6) * 10.0 ** self.rng.integers(-3, 4, 6)).astype(np.float32)
@@ -145,24 +131,13 @@ class Pair:
     def new_key(self) -> jax.Array:
         return jax.random.key(int(self.rng.integers(2**31)))
 
-    def drawable(self, handles, progress: float):
-        """Return the starts that can be drawn, and the weight of each, or at least of the drawn ones."""
-        legal, sampler = legal_starts(self.ring, *self.limits), self.buffer.sampler
-        if isinstance(sampler, (jb.Recent, jb.Mix)):
-            leaves = self.priorities.leaves
-            found, least = probabilities(sampler, self.ring, leaves, legal, self.limits, progress, batch_size=4)
-            return set(found), reference_weights(sampler, found, least)
-        if self.priorities is None or not legal:
-            return set(legal), dict.fromkeys(legal, 1.0)
-        return set(legal), self.priorities.weights(sampler.beta, sampler.weighting, handles)
-
     def check(self) -> None:
         storage = self.state.storage
         np.testing.assert_array_equal(np.broadcast_to(storage.head, self.buffer.num_envs), self.ring.heads())
         np.testing.assert_array_equal(np.broadcast_to(storage.size, self.buffer.num_envs), self.ring.sizes())
         size, num_valid = helpers.counts(self.buffer, self.state)
         assert int(size) == sum(self.ring.sizes())
-        assert int(num_valid) == len(legal_starts(self.ring, *self.limits))
+        assert int(num_valid) == len(self.model.starts())
         rows, stored = helpers.gather_all(self.buffer, self.state)
         for env in range(self.buffer.num_envs):
             expected = [int(record["action"]) for _, record in self.ring.in_order(env)]
@@ -171,7 +146,7 @@ class Pair:
 
     def check_starts(self) -> None:
         got, legal = every_slot(self.buffer, self.state)
-        expected = legal_starts(self.ring, *self.limits)
+        expected = self.model.starts()
         got, legal = jax.tree.map(np.asarray, (got, legal))
         slots = {(int(got.handle.env[slot]), int(got.handle.position[slot])): slot for slot in np.flatnonzero(legal)}
         assert sorted(slots) == expected
@@ -185,49 +160,12 @@ class Pair:
             assert np.array_equal(helpers.leaves(self.state) > 0, legal)
 
     def check_view(self, start: tuple[int, int], batch: jb.Batch) -> None:
-        view = self.buffer.view
-        if isinstance(view, Older):
+        if isinstance(self.buffer.view, Older):
             env, position = start
             records = [self.ring.record(env, position - back) for back in (2, 1, 0)]
             assert batch.tolist() == [int(record["action"]) for record in records]
-            return
-        if isinstance(view, jb.Hindsight):
-            expected = self.with_hindsight(start, float(batch.obs["x"][0]))
-        elif isinstance(view, jb.NStep):
-            expected = n_step(self.ring, *start, view.n, view.gamma)
         else:
-            expected = sequence(self.ring, *start, view.length, view.burn_in, view.gamma)
-            np.testing.assert_array_equal(batch.mask, expected["mask"])
-        if self.buffer.returns is not None:
-            assert batch.extras.pop("episodic_return") == pytest.approx(self.episodic_return(*start), rel=1e-5)
-        for name in ("obs", "action", "next_obs", "extras"):
-            jax.tree.map(np.testing.assert_array_equal, getattr(batch, name), expected[name])
-        np.testing.assert_allclose(batch.reward, expected["reward"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(batch.discount, expected["discount"], rtol=1e-6)
-
-    def with_hindsight(self, start: tuple[int, int], goal: float) -> dict:
-        """Return what a sample must be that was given this goal; the number of the goal's row tells that row."""
-        view, record = self.buffer.view, self.ring.record(*start)
-        if goal == record["obs"]["x"][0]:  # not relabelled: the goal of no later row
-            return n_step(self.ring, *start, view.view.n, view.view.gamma)
-        rows = [self.ring.record(*row) for row in goal_candidates(self.ring, *start, view.strategy)]
-        (row,) = (row for row in rows if row["next_obs"]["x"][0] == goal)
-        change = functools.partial(relabelled, goal=row["next_obs"]["x"], relabel=reference_relabel)
-        return n_step(self.ring, *start, view.view.n, view.view.gamma, change)
-
-    def episodic_return(self, env: int, position: int) -> float:
-        history = History(self.buffer.length)
-        for number in range(position, self.ring.heads()[env]):
-            record = self.ring.record(env, number)
-            history.add(float(record["reward"]), bool(record["terminated"]), bool(record["truncated"]))
-        settings = self.buffer.returns
-        return history.discounted_return(0, settings.gamma, settings.default, bootstrap=False)
-
-
-def reference_relabel(record: dict, goal: np.ndarray) -> dict:
-    """Do what the registry's `relabel` does."""
-    reached = bool(np.array_equal(record["next_obs"]["x"], goal))
-    return record | {"obs": record["obs"] | {"x": goal}, "reward": 0.0 if reached else -1.0, "terminated": reached}
+            self.model.check_batch(start, batch)
 
 
 @pytest.mark.parametrize("name", CASES)
