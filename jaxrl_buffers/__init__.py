@@ -6,25 +6,48 @@ A buffer is a product, storage x sampler x view:
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
 """
 
-from jaxrl_buffers import checkpoint, host, segment_tree
+from jaxrl_buffers import checkpoint, config, host, segment_tree
 from jaxrl_buffers.advantages import discount_cumsum
+from jaxrl_buffers.config import from_config, from_yaml, to_config
+from jaxrl_buffers.episodes import Episode
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
+from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
-from jaxrl_buffers.recipes import n_step, prioritized, rollout, sequences, uniform
+from jaxrl_buffers.recipes import (
+    emphasize_recent,
+    guarantee_recent,
+    hindsight,
+    n_step,
+    prioritized,
+    rollout,
+    sequences,
+    uniform,
+)
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
-from jaxrl_buffers.samplers import Prioritized, Uniform
+from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
-from jaxrl_buffers.views import NStep, Sequence
+from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
     "Draw",
+    "Episode",
+    "Episodic",
+    "EpisodicReturns",
     "Handle",
+    "Hindsight",
+    "Mix",
+    "Mixture",
+    "MixtureHandle",
+    "MixtureState",
     "NStep",
+    "Newest",
     "Prioritized",
+    "Recent",
     "ReplayBuffer",
     "ReplayState",
     "Rollout",
@@ -37,7 +60,13 @@ __all__ = [
     "View",
     "Window",
     "checkpoint",
+    "config",
     "discount_cumsum",
+    "emphasize_recent",
+    "from_config",
+    "from_yaml",
+    "guarantee_recent",
+    "hindsight",
     "host",
     "n_step",
     "parameters",
@@ -48,6 +77,7 @@ __all__ = [
     "scan_minibatches",
     "segment_tree",
     "sequences",
+    "to_config",
     "uniform",
     "with_parameters",
 ]

@@ -106,7 +106,7 @@ def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
     """Check that a row has the fields which a view reads, and that the flags among them are single values."""
     for name in names:
         try:
-            named_field(row, name)
+            field_at(row, name)
         except ValueError as error:
             raise ValueError(f"init(): {view} needs the field {name!r}; {error}") from None
     flags = {"terminated", "truncated"} if isinstance(row, Transition) else {"terminated", "truncated"} & {*names}
@@ -134,6 +134,21 @@ def named_field(rows: PyTree, name: str) -> PyTree:
         known = ", ".join(map(str, fields)) or "none: it is a single array"
         raise ValueError(f"there is no field {name!r} in the stored rows; their fields are: {known}.")
     return fields[name]
+
+
+def field_at(rows: PyTree, path: str) -> PyTree:
+    """Return the field of stored rows at a dotted path, such as `"obs.image"`."""
+    for name in path.split("."):
+        rows = named_field(rows, name)
+    return rows
+
+
+def with_field(rows: PyTree, name: str, value: PyTree) -> PyTree:
+    """Return rows with one of their named fields changed."""
+    named_field(rows, name)
+    if isinstance(rows, dict):
+        return rows | {name: value}
+    return rows._replace(**{name: value}) if hasattr(rows, "_replace") else dataclasses.replace(rows, **{name: value})
 
 
 def _dtype(leaf: Any) -> np.dtype:

@@ -18,15 +18,23 @@ def parameters(component: Any) -> dict[str, Any]:
         {'view.gamma': 0.9}
     """
     found = {}
-    for field in dataclasses.fields(component):
-        value = getattr(component, field.name)
-        if not field.metadata.get("pytree_node", True):
-            continue
-        if dataclasses.is_dataclass(value):
-            found |= {f"{field.name}.{name}": leaf for name, leaf in parameters(value).items()}
-        else:
-            found[field.name] = value
+    for name, value in _parts(component).items():
+        if _parts(value):
+            found |= {f"{name}.{inner}": leaf for inner, leaf in parameters(value).items()}
+        elif not isinstance(value, tuple) and not dataclasses.is_dataclass(value):
+            found[name] = value
     return found
+
+
+def _parts(component: Any) -> dict[str, Any]:
+    """Return what a component, or a tuple of components, is made of; nothing for a number."""
+    if isinstance(component, tuple):
+        return {str(index): part for index, part in enumerate(component)}
+    if not dataclasses.is_dataclass(component):
+        return {}
+    fields = [field for field in dataclasses.fields(component) if field.metadata.get("pytree_node", True)]
+    parts = {field.name: getattr(component, field.name) for field in fields}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def with_parameters(component: Component, changes: Mapping[str, Any]) -> Component:
@@ -49,6 +57,9 @@ def with_parameters(component: Component, changes: Mapping[str, Any]) -> Compone
 
 
 def _replaced(component: Any, path: list[str], value: Any) -> Any:
-    if len(path) > 1:
-        value = _replaced(getattr(component, path[0]), path[1:], value)
-    return component.replace(**{path[0]: value})
+    name, *inner = path
+    if inner:
+        value = _replaced(_parts(component)[name], inner, value)
+    if isinstance(component, tuple):
+        return tuple(value if str(index) == name else part for index, part in enumerate(component))
+    return component.replace(**{name: value})

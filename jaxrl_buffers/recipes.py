@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
-from jaxrl_buffers.samplers import Prioritized, Uniform
-from jaxrl_buffers.types import Sampler, Scalar
-from jaxrl_buffers.views import NStep, Sequence
+from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.types import PyTree, Sampler, Scalar
+from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 
 def uniform(
@@ -53,6 +55,74 @@ def prioritized(
         >>> buffer = prioritized(1_000, num_envs=16, n=3)
     """
     return n_step(length, num_envs, n=n, gamma=gamma, sampler=Prioritized(alpha=alpha, beta=beta), lockstep=lockstep)
+
+
+def emphasize_recent(
+    length: int,
+    num_envs: int = 1,
+    *,
+    eta: Scalar = 0.996,
+    c_min: Scalar = 5_000.0,
+    adaptive: bool = False,
+    n: int = 1,
+    gamma: Scalar = 0.99,
+    sampler: Sampler = Uniform(),
+    lockstep: bool = True,
+) -> ReplayBuffer:
+    """Return replay that emphasizes recent experience (ERE), uniformly or by priority: `sampler=Prioritized()`.
+
+    Example:
+        >>> buffer = emphasize_recent(100_000, num_envs=16, eta=0.996)
+    """
+    recent = Recent(sampler, eta=eta, c_min=c_min, adaptive=adaptive)
+    return n_step(length, num_envs, n=n, gamma=gamma, sampler=recent, lockstep=lockstep)
+
+
+def guarantee_recent(
+    length: int,
+    num_envs: int = 1,
+    *,
+    ratio: float,
+    num_starts: Scalar,
+    n: int = 1,
+    gamma: Scalar = 0.99,
+    sampler: Sampler = Uniform(),
+    lockstep: bool = True,
+) -> ReplayBuffer:
+    """Return replay in which at least `ratio` of a batch comes from each environment's newest `num_starts` starts.
+
+    While those starts are so large a part of all, `sampler` draws the whole batch.
+
+    Example:
+        >>> buffer = guarantee_recent(100_000, num_envs=16, ratio=0.25, num_starts=1_000)
+    """
+    inside = sampler if isinstance(sampler, Uniform) else Uniform("stratified")
+    newest = Newest(num_starts, inside, max_share=ratio)
+    mix = Mix(sampler, others=(newest,), ratios=(ratio,))
+    return n_step(length, num_envs, n=n, gamma=gamma, sampler=mix, lockstep=lockstep)
+
+
+def hindsight(
+    length: int,
+    num_envs: int = 1,
+    *,
+    achieved: str | Callable[[PyTree], PyTree],
+    relabel: Callable[[PyTree, PyTree], PyTree],
+    strategy: str = "future",
+    ratio: Scalar = 0.8,
+    n: int = 1,
+    gamma: Scalar = 0.99,
+    sampler: Sampler = Uniform(),
+    lockstep: bool = True,
+) -> ReplayBuffer:
+    """Return hindsight experience replay (HER) of single or n-step transitions; see `Hindsight`.
+
+    Example:
+        >>> relabel = lambda transition, goal: transition._replace(reward=-abs(transition.next_obs - goal))
+        >>> buffer = hindsight(1_000, num_envs=16, achieved="next_obs", relabel=relabel)
+    """
+    view = Hindsight(NStep(n=n, gamma=gamma), achieved=achieved, relabel=relabel, strategy=strategy, ratio=ratio)
+    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, lockstep=lockstep)
 
 
 def sequences(

@@ -15,19 +15,21 @@ import jax.numpy as jnp
 from flax import struct
 from jax.experimental import checkify
 
-from jaxrl_buffers import handles, starts
+from jaxrl_buffers import episodes, handles, starts, statistics
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
     check_fields,
     check_shape,
-    named_field,
+    field_at,
     require_integer,
     row_structure,
 )
+from jaxrl_buffers.marking import mark, mark_oldest
+from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Reader, Ring
+from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
 
@@ -49,6 +51,8 @@ class ReplayBuffer(struct.PyTreeNode):
         num_envs: environments that write side by side.
         lockstep: all environments are written together, through one cursor. With False each one has its own cursor
             and `add` takes `env_ids` or `mask`.
+        returns: record episodic returns, such as `EpisodicReturns(gamma=0.99)`.
+        keep_episodes: keep the episode index, for `episode(state, handle)`, also if no other part asks for it.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -67,6 +71,8 @@ class ReplayBuffer(struct.PyTreeNode):
     length: int = struct.field(pytree_node=False, kw_only=True)
     num_envs: int = struct.field(pytree_node=False, default=1, kw_only=True)
     lockstep: bool = struct.field(pytree_node=False, default=True, kw_only=True)
+    returns: EpisodicReturns | None = struct.field(default=None, kw_only=True)
+    keep_episodes: bool = struct.field(pytree_node=False, default=False, kw_only=True)
 
     def __post_init__(self):
         require_integer("ReplayBuffer", "length", self.length, 1)
@@ -96,8 +102,10 @@ class ReplayBuffer(struct.PyTreeNode):
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, type(self.view).__name__, self.view.fields)
-        storage = ring.init(structure, self.length, self.num_envs, self.lockstep)
-        return ReplayState(storage, self.sampler.init((self.length, self.num_envs)))
+        storage, shape = ring.init(structure, self.length, self.num_envs, self.lockstep), (self.length, self.num_envs)
+        if self.keep_episodes or self.returns is not None or episodes.are_needed(self.view, self.sampler):
+            storage = storage._replace(episodes=episodes.init(structure, shape, self.returns))
+        return ReplayState(storage, self.sampler.init(shape))
 
     def add(
         self,
@@ -142,19 +150,21 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = state.storage
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         if ring.is_lockstep(storage):
+            rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
             written = ring.write(storage, chunk)
         else:
             ordered = jnp.sort(env)
             checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
             rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
             written = ring.write_at(storage, rows)
+        written = episodes.record(storage, written, rows, self.returns)
         if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
             priorities = jnp.concatenate([not_given, priorities])
         offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
         position = ring.of_env(storage.head, env[None]) + offset
-        sampler = self._mark(state.sampler, written, position, env, priorities)
-        return ReplayState(written, self._mark_oldest(sampler, written, env))
+        sampler = mark(self.sampler, self.view, state.sampler, written, position, env, priorities)
+        return ReplayState(written, mark_oldest(self.sampler, self.view, sampler, written, env))
 
     def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch; consumes `key`.
@@ -183,9 +193,17 @@ class ReplayBuffer(struct.PyTreeNode):
         """Turn a draw into a sample; consumes `key`."""
         valid = draw.mass > 0
         slots = jnp.where(valid, draw.slots, 0)
-        batch = _masked(self.view(Reader(state.storage), slots, key), valid)
+        batch = _masked(self.view(self._reader(state.storage), slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
+
+    def _reader(self, storage: Ring) -> Reader:
+        reader, returns = Reader(storage), self.returns
+        if returns is None:
+            return reader
+        return reader.map(
+            lambda rows, row, env: returns.attach(rows, episodes.returns_of_rows(storage, returns, row, env))
+        )
 
     def update_priorities(
         self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None
@@ -218,6 +236,14 @@ class ReplayBuffer(struct.PyTreeNode):
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
         return state._replace(sampler=self.sampler.reprioritize(state.sampler))
+
+    def observe(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
+        """Tell the sampler how well the agent does, such as the mean return of the episodes that ended lately."""
+        return state._replace(sampler=self.sampler.observe(state.sampler, mean_return))
+
+    def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
+        """Return scalars to look at, in `O(T N log(T N))`; see `statistics.summarize`."""
+        return statistics.summarize(self.sampler, self.view, state.sampler, state.storage, progress)
 
     def num_valid(self, state: ReplayState) -> jax.Array:
         """Count the legal starts."""
@@ -266,8 +292,8 @@ class ReplayBuffer(struct.PyTreeNode):
         offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
         oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
         dropped = storage._replace(size=size)
-        sampler = self._mark(state.sampler, dropped, oldest + offset, env, None, only_dead=True)
-        return size, self._mark_oldest(sampler, dropped, env)
+        sampler = mark(self.sampler, self.view, state.sampler, dropped, oldest + offset, env, only_dead=True)
+        return size, mark_oldest(self.sampler, self.view, sampler, dropped, env)
 
     def clear(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
         """Forget all rows (of `env_ids` only) with their priorities, in `O(T N)`; old handles stay stale for ever."""
@@ -282,40 +308,22 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = state.storage
         slots, live = handles.locate(storage, handle)
         checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
-        data = storage.data
-        for part in name.split("."):
-            data = named_field(data, part)
         row, env = ring.unravel(storage, jnp.where(live, slots, 0))
-        return ring.read(storage._replace(data=data), row, env), live
+        return ring.read(storage._replace(data=field_at(storage.data, name)), row, env), live
 
-    def _mark(
-        self,
-        sampler_state: PyTree,
-        storage: Ring,
-        position: jax.Array,
-        env: jax.Array,
-        priorities: jax.Array | None,
-        only_dead: bool = False,
-    ) -> PyTree:
-        """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
-        length, num_envs = ring.shape(storage)
-        env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
-        age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
-        legal = starts.is_legal(starts.legal_window(storage, self.view), age, env)
-        known = (env >= 0) & (env < num_envs)
-        # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
-        owner = known & (age < length) & (~legal if only_dead else True)
-        slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
-        flat = None if priorities is None else priorities.reshape(-1)
-        return self.sampler.mark(sampler_state, slots.reshape(-1), (legal & owner).reshape(-1), flat)
+    def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
+        """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""
+        if not isinstance(state.storage.episodes, episodes.EpisodeIndex):
+            raise ValueError("episode() asks the episode index, which this buffer has none; pass `keep_episodes=True`.")
+        return episodes.describe(state.storage, handle)
 
-    def _mark_oldest(self, sampler_state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
-        """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
-        if self.view.lookback == 0:
-            return sampler_state
-        offset = jnp.arange(self.view.lookback, dtype=jnp.int32)[:, None]
-        oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
-        return self._mark(sampler_state, storage, oldest + offset, env, None, only_dead=True)
+    @jax.jit
+    def mark_break(self, state: ReplayState) -> ReplayState:
+        """Close all open episodes, so that rows added from now on never count as their continuation.
+
+        The newest row of each environment becomes truncated. For a run that resumes with environments begun anew.
+        """
+        return state._replace(storage=episodes.mark_break(state.storage, self.returns))
 
 
 def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:

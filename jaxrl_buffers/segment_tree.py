@@ -110,7 +110,7 @@ def reduce(tree: SegmentTree, start: jax.Array | int | None = None, stop: jax.Ar
     """Summarize the leaves `start..stop-1` (by default all) from canonical nodes, so that nothing cancels."""
     if start is None and stop is None:
         return _summarize(_row(tree, len(_rows_by_level(tree.capacity)) - 1, jnp.int32(0)))
-    return _summarize(jnp.moveaxis(_cover(tree, start, stop).stats, 0, 1).reshape(3, -1))
+    return _summarize(jnp.moveaxis(_cover_one(tree, start, stop).stats[0], 0, 1).reshape(3, -1))
 
 
 def count_nonzero(tree: SegmentTree) -> jax.Array:
@@ -131,14 +131,14 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
 
 def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | int, thresholds: jax.Array) -> jax.Array:
     """Like `find` among the leaves `start..stop-1`, with prefix sums counted from `start`."""
-    cover = _cover(tree, start, stop)
-    group_masses = jnp.sum(cover.stats[:, 0], axis=-1)
+    nodes = jax.tree.map(lambda part: part[0], _cover_one(tree, start, stop))
+    group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])
-    group, residual, _ = _pick(jnp.broadcast_to(group_masses, shape), thresholds.astype(jnp.float32))
-    child, residual, _ = _pick(cover.stats[group, 0], residual)
-    node, level = cover.first[group] + child, cover.level[group]
+    group, residual, _ = pick(jnp.broadcast_to(group_masses, shape), thresholds.astype(jnp.float32))
+    child, residual, _ = pick(nodes.stats[group, 0], residual)
+    node, level = nodes.first[group] + child, nodes.level[group]
     for parent_level in range(len(_rows_by_level(tree.capacity)) - 1, 0, -1):
-        child, below, _ = _pick(_masses(tree, parent_level - 1, node), residual)
+        child, below, _ = pick(masses(tree, parent_level - 1, node), residual)
         inside = level >= parent_level
         node = jnp.where(inside, node * FAN_OUT + child, node)
         residual = jnp.where(inside, below, residual)
@@ -163,17 +163,26 @@ def draw(
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
     """
-    num_levels = len(_rows_by_level(tree.capacity))
-    uniforms = jax.random.uniform(key, (-(-num_levels // LEVELS_PER_UNIFORM), batch_size), jnp.float32)
+    depth = num_levels(tree)
+    uniforms = jax.random.uniform(key, (-(-depth // LEVELS_PER_UNIFORM), batch_size), jnp.float32)
     summary = reduce(tree)
-    fraction = uniforms[0]
-    if stratified:
-        stratum = np.arange(batch_size, dtype=np.float32)
-        # Rounding must not carry a draw over into the next stratum.
-        last_inside = np.nextafter(stratum + 1, np.float32(0))
-        fraction = jnp.minimum(stratum + fraction, last_inside) / batch_size
-    indices, leaves = _descend(tree, fraction * summary.total, uniforms[1:])
+    indices, leaves = _descend(tree, fractions(uniforms[0], stratified) * summary.total, uniforms[1:])
     return indices, leaves, summary
+
+
+def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
+    """Return the places `[B]` in `[0, 1)` at which to draw: as given, or one in each of `B` equal parts."""
+    if not stratified:
+        return uniforms
+    stratum = np.arange(uniforms.shape[0], dtype=np.float32)
+    # Rounding must not carry a draw over into the next stratum.
+    last_inside = np.nextafter(stratum + 1, np.float32(0))
+    return jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0]
+
+
+def num_levels(tree: SegmentTree) -> int:
+    """Return the number of levels, that of the leaves included."""
+    return len(_rows_by_level(tree.capacity))
 
 
 def _rows_by_level(capacity: int) -> list[int]:
@@ -206,7 +215,7 @@ def _row(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     return parents.at[row + offset].get(mode="clip")
 
 
-def _masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
+def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return only the sums of `_row`, without reading the rest."""
     if level == 0:
         return tree.leaves.reshape(-1, FAN_OUT).at[row].get(mode="clip")
@@ -278,7 +287,7 @@ def _parents(children: jax.Array) -> jax.Array:
     return jnp.stack(parts, axis=1)
 
 
-def _pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the first child `[B]` of `masses[B, M]` whose prefix exceeds the residual, what is left of it, its mass.
 
     Rounding can put the residual past the last child; then the last one with any mass is taken. A child of mass zero
@@ -298,47 +307,54 @@ def _pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array,
 
 def _descend(tree: SegmentTree, residual: jax.Array, uniforms: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Follow residuals `[B]` from the top to leaves; `uniforms[stage, B]` redraw them on the way."""
-    num_levels = len(_rows_by_level(tree.capacity))
+    top = num_levels(tree) - 1
     node, mass = jnp.zeros(residual.shape, jnp.int32), residual
-    for depth in range(num_levels):
+    for depth in range(top + 1):
         stage, levels_into_stage = divmod(depth, LEVELS_PER_UNIFORM)
         if uniforms is not None and stage > 0 and levels_into_stage == 0:
             residual = uniforms[stage - 1] * mass
-        child, residual, mass = _pick(_masses(tree, num_levels - 1 - depth, node), residual)
+        child, residual, mass = pick(masses(tree, top - depth, node), residual)
         node = node * FAN_OUT + child
     return node, mass
 
 
-class _Cover(NamedTuple):
-    """The canonical nodes of a range, in groups of siblings from left to right; other siblings count as nothing."""
+class Cover(NamedTuple):
+    """The canonical nodes of ranges, in groups of siblings from left to right; other siblings count as nothing."""
 
-    stats: jax.Array  # float32[groups, 3, 8]
-    first: jax.Array  # int32[groups]: the index of the first sibling within its level
-    level: jax.Array  # int32[groups]
+    stats: jax.Array  # float32[R, groups, 3, 8]
+    first: jax.Array  # int32[R, groups]: the index of the first sibling within its level
+    level: jax.Array  # int32[R, groups]
 
 
-def _cover(tree: SegmentTree, start: jax.Array | int | None, stop: jax.Array | int | None) -> _Cover:
-    """Cover leaves `start..stop-1` by at most two groups of siblings a level."""
-    rows_by_level = _rows_by_level(tree.capacity)
-    begin = jnp.clip(jnp.asarray(0 if start is None else start, jnp.int32), 0, tree.capacity)
-    end = jnp.clip(jnp.asarray(tree.capacity if stop is None else stop, jnp.int32), begin, tree.capacity)
-    lefts, rights = [], []
-    for level in range(len(rows_by_level)):
+def cover(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> Cover:
+    """Cover each range of leaves `begins[r]..ends[r]-1` by at most two groups of siblings a level."""
+    begin = jnp.clip(begins.astype(jnp.int32), 0, tree.capacity)
+    end = jnp.clip(ends.astype(jnp.int32), begin, tree.capacity)
+    top = num_levels(tree) - 1
+    pairs = []  # the left and the right group of each level
+    for level in range(top + 1):
         up, down = -(-begin // FAN_OUT), end // FAN_OUT
-        within_one_row = (up > down) | (level == len(rows_by_level) - 1)
+        within_one_row = (up > down) | (level == top)
         left_end = jnp.where(within_one_row, end, up * FAN_OUT)
         right_begin = jnp.where(within_one_row, end, down * FAN_OUT)
-        lefts.append(_group(tree, level, begin, left_end, begin // FAN_OUT))
-        rights.append(_group(tree, level, right_begin, end, down))
+        sides = (begin // FAN_OUT, down), (begin, right_begin), (left_end, end)
+        pairs.append(_groups(tree, level, *(jnp.stack(side, axis=1) for side in sides)))
         begin, end = jnp.where(within_one_row, 0, up), jnp.where(within_one_row, 0, down)
-    groups = lefts + rights[::-1]
-    return _Cover(*(jnp.stack(parts) for parts in zip(*groups, strict=True)))
+    parts = (jnp.stack(part, axis=1) for part in zip(*pairs, strict=True))  # [R, levels, 2, ...]
+    return Cover(*(jnp.concatenate([part[:, :, 0], part[:, ::-1, 1]], axis=1) for part in parts))
 
 
-def _group(tree: SegmentTree, level: int, begin: jax.Array, end: jax.Array, row: jax.Array) -> _Cover:
-    """Return the nodes `begin..end-1` of one row as a cover of one group."""
-    row = jnp.clip(row, 0, _rows_by_level(tree.capacity)[level] - 1)
-    index = row * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)
-    inside = (index >= begin) & (index < end)
-    nothing = jnp.array(NOTHING, jnp.float32)[:, None]
-    return _Cover(jnp.where(inside[None], _row(tree, level, row), nothing), row * FAN_OUT, jnp.int32(level))
+def _cover_one(tree: SegmentTree, start: jax.Array | int | None, stop: jax.Array | int | None) -> Cover:
+    """Cover one range, which by default reaches from the first leaf to the last."""
+    begin, end = 0 if start is None else start, tree.capacity if stop is None else stop
+    return cover(tree, jnp.asarray(begin)[None], jnp.asarray(end)[None])
+
+
+def _groups(tree: SegmentTree, level: int, rows: jax.Array, begins: jax.Array, ends: jax.Array) -> Cover:
+    """Return, of each of the rows `[R, 2]`, the nodes `begins..ends-1`."""
+    rows = jnp.clip(rows, 0, _rows_by_level(tree.capacity)[level] - 1)
+    index = rows[..., None] * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)[None, None]
+    inside = (index >= begins[..., None]) & (index < ends[..., None])
+    nothing = jnp.array(NOTHING, jnp.float32)[None, None, :, None]
+    stats = jnp.where(inside[..., None, :], _row(tree, level, rows), nothing)
+    return Cover(stats, index[..., 0], jnp.full_like(rows, level))

@@ -20,6 +20,28 @@ def legal_window(storage: Ring, view: View) -> Window:
     return Window(newest, storage.size - view.lookback, view.stride)
 
 
+def narrow(window: Window, num_rows: jax.Array) -> Window:
+    """Keep only the newest `num_rows` rows of a window."""
+    oldest = jnp.clip(window.newest + num_rows, window.newest, window.oldest)
+    return window._replace(oldest=oldest, is_narrowed=True)
+
+
+def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
+    """Return the slots of a window as ranges `begin..end-1`: `int32[2]` in lock-step, `[2 N]` otherwise.
+
+    The second half holds the parts that go on at the ring's begin. Slots between the strides are inside.
+    """
+    length, num_envs = ring.shape(storage)
+    num_rows = jnp.clip(window.oldest - window.newest, 0, length)
+    first = ring.wrap(storage.head % length - window.newest - num_rows, length)
+    begin = jnp.stack([first, jnp.zeros_like(first)])
+    end = jnp.stack([jnp.minimum(first + num_rows, length), jnp.maximum(first + num_rows - length, 0)])
+    if ring.is_lockstep(storage):
+        return begin * num_envs, end * num_envs
+    base = length * jnp.arange(num_envs, dtype=jnp.int32)[None]
+    return (begin + base).reshape(-1), (end + base).reshape(-1)
+
+
 def is_legal(window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
     """Tell which ages are legal starts."""
     newest, oldest = ring.of_env(window.newest, env), ring.of_env(window.oldest, env)
@@ -27,9 +49,20 @@ def is_legal(window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
     return inside & ((age - newest) % window.stride == 0) if window.stride > 1 else inside
 
 
+def is_legal_slot(storage: Ring, window: Window, slots: jax.Array) -> jax.Array:
+    """Tell which slots hold legal starts."""
+    row, env = ring.unravel(storage, slots)
+    return is_legal(window, ring.age_of_row(storage, row, env), env)
+
+
 def count_by_env(window: Window) -> jax.Array:
     """Count the starts of an environment (of each one, with per-environment cursors)."""
     return jnp.maximum(-((window.newest - window.oldest) // window.stride), 0)
+
+
+def count_of_every_env(storage: Ring, window: Window) -> jax.Array:
+    """Count the starts of each environment: `int32[N]`."""
+    return jnp.broadcast_to(count_by_env(window), ring.shape(storage)[1:])
 
 
 def count(storage: Ring, window: Window) -> jax.Array:
@@ -44,10 +77,15 @@ def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Arra
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
     else:
-        ends = jnp.cumsum(counts, dtype=jnp.int32)
-        env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
-        number_in_env = number - (ends - counts)[env]
+        number_in_env, env = number_by_env(counts, number)
     return slot_in_env(storage, window, number_in_env, env)
+
+
+def number_by_env(counts: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Turn numbers `0..sum(counts)-1` over all environments into the number within an environment, and that one."""
+    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
+    return number - (ends - counts)[env], env
 
 
 def slot_in_env(storage: Ring, window: Window, number: jax.Array, env: jax.Array) -> jax.Array:

@@ -2,7 +2,8 @@
 
 Words, used the same way everywhere:
 
-* a **row** is a time index `t` of the ring; a **slot** is `(t, n)`, held as the flat index `t * N + n`;
+* a **row** is a time index `t` of the ring; a **slot** is `(t, n)`, held as a flat index in which the rows of any
+  range of time lie side by side: `t * N + n` in lock-step, `n * T + t` with per-environment cursors;
 * a **start** is a slot from which a sample may begin; a **sample** is what the learner gets;
 * a **position** counts the rows ever written to an environment (modulo a large multiple of the ring's length, so that
   it never overflows): `row = position mod T`;
@@ -14,7 +15,7 @@ Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -84,6 +85,7 @@ class Window(NamedTuple):
     newest: jax.Array  # int32[] or [N]
     oldest: jax.Array  # int32[] or [N]
     stride: int = 1
+    is_narrowed: bool = False  # older legal starts may exist outside
 
 
 class Draw(NamedTuple):
@@ -99,8 +101,12 @@ class Draw(NamedTuple):
     num_starts: jax.Array  # int32[]
 
 
+@runtime_checkable
 class Sampler(Protocol):
-    """Decides which starts are drawn."""
+    """Decides which starts are drawn.
+
+    One that asks the episode index, `storage.episodes`, says so by `needs_episodes = True`.
+    """
 
     def init(self, storage_shape: tuple[int, int]) -> PyTree:
         """Return the state for a storage of shape `(T, N)`; `()` if there is none."""
@@ -117,6 +123,10 @@ class Sampler(Protocol):
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
         """Draw `batch_size` starts inside `window`; consumes `key`. `progress` in `[0, 1)` says which update it is."""
+        ...
+
+    def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar) -> Draw:
+        """Return what `draw` would tell of `slots[B]`, with a mass of zero for those that it cannot draw."""
         ...
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -136,7 +146,12 @@ class Sampler(Protocol):
         """Apply the present hyper-parameters to every stored priority. Identity if stateless."""
         ...
 
+    def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Take note of how well the agent does. Identity if that changes nothing."""
+        ...
 
+
+@runtime_checkable
 class View(Protocol):
     """Decides what drawn starts mean."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import starts
@@ -17,6 +18,7 @@ sample = jax.jit(jb.ReplayBuffer.sample, static_argnames="batch_size")
 update_priorities = jax.jit(jb.ReplayBuffer.update_priorities)
 drop_oldest = jax.jit(jb.ReplayBuffer.drop_oldest, static_argnames="num_rows")
 dequeue = jax.jit(jb.ReplayBuffer.dequeue, static_argnames="num_rows")
+observe = jax.jit(jb.ReplayBuffer.observe)
 clear = jax.jit(jb.ReplayBuffer.clear)
 gather_all = jax.jit(jb.ReplayBuffer.gather_all)
 counts = jax.jit(lambda buffer, state: (buffer.size(state), buffer.num_valid(state)))
@@ -105,5 +107,16 @@ def every_slot(buffer: jb.ReplayBuffer, state: jb.ReplayState) -> tuple[jb.Sampl
 
 def leaves(state: jb.ReplayState) -> np.ndarray:
     """Return the leaves of a prioritized buffer's tree, one a slot."""
-    tree = state.sampler.tree
+    sampler = state.sampler
+    while not hasattr(sampler, "tree"):  # inside a sampler that narrows or mixes
+        sampler = sampler.sampler
+    tree = sampler.tree
     return np.asarray(tree.leaves)[: tree.capacity]
+
+
+def assert_frequencies(counts: Any, expected: Any) -> None:
+    """Check by a chi-square test that counts are in proportion to `expected`, and zero where that is."""
+    counts, expected = np.ravel(counts), np.ravel(np.asarray(expected, np.float64))
+    assert counts[expected == 0].sum() == 0
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    assert stats.chisquare(counts, expected * (counts.sum() / expected.sum())).pvalue > 1e-5

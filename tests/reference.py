@@ -8,7 +8,7 @@ newest `size` positions below it are live; age = head - 1 - position. All number
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,10 @@ class ReferenceRing:
         """Returns the record at a position, or None when it is not live."""
         return self._history[env][position] if self.is_live(env, position) else None
 
+    def was_end(self, env: int, position: int) -> bool:
+        """Tells whether the record at a position, live or not, ended its episode."""
+        return bool(self._history[env][position]["terminated"] or self._history[env][position]["truncated"])
+
     def in_order(self, env: int) -> list[tuple[int, Any]]:
         """Returns the live (position, record) pairs, oldest first."""
         head = len(self._history[env])
@@ -103,8 +107,18 @@ def legal_starts(ring: ReferenceRing, lookahead: int = 0, lookback: int = 0, per
     return starts
 
 
-def n_step(ring: ReferenceRing, env: int, position: int, n: int, gamma: float) -> dict[str, Any]:
-    """Returns the n-step transition from a live position; it ends early at episode ends and at the write head."""
+def n_step(
+    ring: ReferenceRing,
+    env: int,
+    position: int,
+    n: int,
+    gamma: float,
+    change: Callable[[Any], Any] = lambda record: record,
+) -> dict[str, Any]:
+    """Returns the n-step transition from a live position; it ends early at episode ends and at the write head.
+
+    Its rows are changed first.
+    """
     assert n >= 1, f"no window has {n} steps"
     assert ring.is_live(env, position), f"position {position} of env {env} is not stored"
     gamma = float(gamma)  # a float32 scalar would pull the powers down to float32
@@ -112,7 +126,7 @@ def n_step(ring: ReferenceRing, env: int, position: int, n: int, gamma: float) -
     for offset in range(n):
         if not ring.is_live(env, position + offset):
             break  # the write head: the row behind it is the oldest one, or none at all
-        used.append(ring.record(env, position + offset))
+        used.append(change(ring.record(env, position + offset)))
         if used[-1]["terminated"] or used[-1]["truncated"]:
             break
     batch = {name: used[0][name] for name in ("obs", "action", "extras")}

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
+
 import jaxrl_buffers as jb
+
+
+def relabel(transition, goal):
+    """Put the goal in the place of the observed `x`: its rows can be told by it."""
+    reached = jnp.all(transition.next_obs["x"] == goal)
+    return transition._replace(
+        obs=transition.obs | {"x": goal}, reward=jnp.where(reached, 0.0, -1.0), terminated=reached
+    )
+
 
 BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
     "uniform": lambda length, num_envs: jb.uniform(length, num_envs),
@@ -22,5 +33,21 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
     ),
     "prioritized_per_env": lambda length, num_envs: jb.ReplayBuffer(
         jb.Prioritized(weighting="alf"), jb.NStep(n=2), length=length, num_envs=num_envs, lockstep=False
+    ),
+    "recent_prioritized": lambda length, num_envs: jb.emphasize_recent(
+        length, num_envs, n=2, sampler=jb.Prioritized(), c_min=3.0, adaptive=True
+    ),
+    "mix": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Mix(jb.Recent(jb.Prioritized(), c_min=8.0), (jb.Newest(2.0), jb.Uniform("stratified")), (0.3, 0.2)),
+        jb.Sequence(2),
+        length=length,
+        num_envs=num_envs,
+        lockstep=False,
+    ),
+    "episodic": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Episodic(), jb.NStep(), length=length, num_envs=num_envs, returns=jb.EpisodicReturns(default=-9.0)
+    ),
+    "hindsight": lambda length, num_envs: jb.hindsight(
+        length, num_envs, achieved="next_obs.x", relabel=relabel, n=3, gamma=0.9, sampler=jb.Prioritized()
     ),
 }

@@ -132,7 +132,9 @@ def test_hyper_parameters_are_vmapped(buffer):
         chex.assert_trees_all_close(jax.tree.map(lambda leaf, i=i: leaf[i], both), single, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["uniform", "prioritized_n_step", "prioritized_sequences", "balanced"])
+@pytest.mark.parametrize(
+    "name", ["uniform", "prioritized_n_step", "prioritized_sequences", "balanced", "mix", "episodic", "hindsight"]
+)
 def test_x64_mode_changes_no_result(name):
     buffer = BUFFERS[name](LENGTH, NUM_ENVS)
     many, keys = chunks(0, 2, 5), jax.random.split(jax.random.key(1), 5)

@@ -112,7 +112,7 @@ def test_the_whole_loop_is_in_place(name):
     assert_in_place(small, large)
 
 
-@pytest.mark.parametrize("name", ["uniform", "prioritized_n_step", "prioritized_per_env"])
+@pytest.mark.parametrize("name", ["uniform", "prioritized_n_step", "prioritized_per_env", "episodic", "hindsight"])
 def test_the_whole_loop_is_in_place_under_vmap(name):
     small, large = compiled_loop(name, SMALL, num_seeds=3), compiled_loop(name, LARGE, num_seeds=3)
     assert_in_place(small, large)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
-from reference import ReferencePriorities, ReferenceRing, legal_starts, n_step, sequence
+from reference_buffer import ReferenceBuffer
 from registry import BUFFERS
 
 import jaxrl_buffers as jb
@@ -24,6 +24,10 @@ CASES = {  # name: (length, num_envs)
     "prioritized_n_step": (5, 2),
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
+    "recent_prioritized": (7, 2),
+    "mix": (5, 3),
+    "episodic": (5, 2),
+    "hindsight": (7, 2),
 }
 
 
@@ -54,14 +58,8 @@ class Pair:
         self.rng = np.random.default_rng(seed)
         self.buffer = BUFFERS[name](length, num_envs)
         self.state = self.buffer.init(EXAMPLE)
-        self.ring = ReferenceRing(length, num_envs)
-        view, sampler = self.buffer.view, self.buffer.sampler
-        self.limits = (view.lookahead, view.lookback, view.stride)
-        self.priorities = None
-        if isinstance(sampler, jb.Prioritized):
-            self.priorities = ReferencePriorities(
-                self.ring, sampler.alpha, sampler.epsilon, sampler.initial, *self.limits
-            )
+        self.model = ReferenceBuffer(self.buffer)
+        self.ring, self.priorities = self.model.ring, self.model.priorities
         self.number = 0
         self.handles: list[tuple[int, int]] = []
 
@@ -117,12 +115,10 @@ class Pair:
             self.priorities.after_forget()
 
     def update(self) -> None:
-        drawn = helpers.sample(self.buffer, self.state, self.new_key(), batch_size=4)
+        progress = float(self.rng.choice([0.0, 0.2, 0.9]))
+        drawn = helpers.sample(self.buffer, self.state, self.new_key(), batch_size=4, progress=progress)
         handles = list(zip(*(np.asarray(part).tolist() for part in drawn.handle), strict=True))
-        legal = set(legal_starts(self.ring, *self.limits))
-        for handle, weight in zip(handles, np.asarray(drawn.weights), strict=True):
-            assert (handle in legal) == (weight > 0)
-        self.check_weights(handles, drawn)
+        self.model.check_draw(handles, np.asarray(drawn.weights), progress)
         self.handles = (handles + self.handles)[:12]  # old handles are used again long after they have become stale
         chosen = [self.handles[i] for i in self.rng.integers(0, len(self.handles), 6)]
         new = (self.rng.random(6) * 10.0 ** self.rng.integers(-3, 4, 6)).astype(np.float32)
@@ -135,22 +131,13 @@ class Pair:
     def new_key(self) -> jax.Array:
         return jax.random.key(int(self.rng.integers(2**31)))
 
-    def check_weights(self, handles, drawn: jb.Sample) -> None:
-        legal = legal_starts(self.ring, *self.limits)
-        if not legal or self.priorities is None:
-            assert set(np.asarray(drawn.weights).tolist()) <= {0.0, 1.0}
-            return
-        sampler = self.buffer.sampler
-        weights = self.priorities.weights(sampler.beta, sampler.weighting, handles)
-        np.testing.assert_allclose(drawn.weights, [weights[handle] for handle in handles], rtol=2e-4)
-
     def check(self) -> None:
         storage = self.state.storage
         np.testing.assert_array_equal(np.broadcast_to(storage.head, self.buffer.num_envs), self.ring.heads())
         np.testing.assert_array_equal(np.broadcast_to(storage.size, self.buffer.num_envs), self.ring.sizes())
         size, num_valid = helpers.counts(self.buffer, self.state)
         assert int(size) == sum(self.ring.sizes())
-        assert int(num_valid) == len(legal_starts(self.ring, *self.limits))
+        assert int(num_valid) == len(self.model.starts())
         rows, stored = helpers.gather_all(self.buffer, self.state)
         for env in range(self.buffer.num_envs):
             expected = [int(record["action"]) for _, record in self.ring.in_order(env)]
@@ -159,7 +146,7 @@ class Pair:
 
     def check_starts(self) -> None:
         got, legal = every_slot(self.buffer, self.state)
-        expected = legal_starts(self.ring, *self.limits)
+        expected = self.model.starts()
         got, legal = jax.tree.map(np.asarray, (got, legal))
         slots = {(int(got.handle.env[slot]), int(got.handle.position[slot])): slot for slot in np.flatnonzero(legal)}
         assert sorted(slots) == expected
@@ -173,21 +160,12 @@ class Pair:
             assert np.array_equal(helpers.leaves(self.state) > 0, legal)
 
     def check_view(self, start: tuple[int, int], batch: jb.Batch) -> None:
-        view = self.buffer.view
-        if isinstance(view, Older):
+        if isinstance(self.buffer.view, Older):
             env, position = start
             records = [self.ring.record(env, position - back) for back in (2, 1, 0)]
             assert batch.tolist() == [int(record["action"]) for record in records]
-            return
-        if isinstance(view, jb.NStep):
-            expected = n_step(self.ring, *start, view.n, view.gamma)
         else:
-            expected = sequence(self.ring, *start, view.length, view.burn_in, view.gamma)
-            np.testing.assert_array_equal(batch.mask, expected["mask"])
-        for name in ("obs", "action", "next_obs", "extras"):
-            jax.tree.map(np.testing.assert_array_equal, getattr(batch, name), expected[name])
-        np.testing.assert_allclose(batch.reward, expected["reward"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(batch.discount, expected["discount"], rtol=1e-6)
+            self.model.check_batch(start, batch)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -191,7 +191,7 @@ def test_row_61_clear_clears_the_priorities_too():
     buffer, state = number_buffer(4, 3, sampler=jb.Prioritized(), lockstep=False)
     state = helpers.add(buffer, state, scalars(range(6)[:4], 3))
     some = helpers.clear(buffer, state, jnp.array([0, 2]))
-    assert (helpers.leaves(some).reshape(4, 3) > 0).sum(axis=0).tolist() == [0, 4, 0]
+    assert (helpers.leaves(some).reshape(3, 4) > 0).sum(axis=1).tolist() == [0, 4, 0]
     assert set(helpers.sample(buffer, some, jax.random.key(0), batch_size=32).handle.env.tolist()) == {1}
     everything = helpers.clear(buffer, state)
     assert helpers.leaves(everything).sum() == 0

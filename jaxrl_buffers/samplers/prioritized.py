@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.experimental import checkify
 
-from jaxrl_buffers import segment_tree, starts
+from jaxrl_buffers import segment_ranges, segment_tree, starts
 from jaxrl_buffers.checks import require_choice, require_number
 from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import SegmentTree
@@ -93,12 +93,26 @@ class Prioritized(struct.PyTreeNode):
         self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`. The leaves already say which starts are legal."""
-        slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
+        if window.is_narrowed:
+            ranges = starts.slot_ranges(storage, window)
+            slots, mass, summary = segment_ranges.draw(state.tree, key, batch_size, *ranges, self.stratified)
+        else:
+            slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
         # is not ordered behind all reads.
         mass = jnp.where(summary.least < jnp.inf, mass, 0)
         count = starts.count(storage, window)
         return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
+
+    def measure(
+        self, state: PrioritizedState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Return what `draw` would tell of given slots."""
+        mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
+        if window.is_narrowed:
+            mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
+            summary = segment_ranges.reduce(state.tree, *starts.slot_ranges(storage, window))
+        return Draw(slots, mass, summary.least, summary.total, starts.count(storage, window))
 
     def weights(self, draw: Draw) -> jax.Array:
         """Return the importance weights of a draw."""
@@ -134,6 +148,10 @@ class Prioritized(struct.PyTreeNode):
         """Recompute every leaf from its priority with the present `alpha` and `epsilon`, in `O(T N)`."""
         leaves = jnp.where(state.tree.leaves[: state.raw.shape[0]] > 0, self._leaf(state.raw, state), 0)
         return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
+
+    def observe(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:
+        """Do nothing."""
+        return state
 
     def _sequence_priority(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
         """Reduce `[B, L]` by `eta * max + (1 - eta) * mean` over the mask; zero where nothing counts."""

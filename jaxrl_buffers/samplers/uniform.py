@@ -52,23 +52,33 @@ class Uniform(struct.PyTreeNode):
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        count = starts.count(storage, window)
         if self.balanced:  # every environment has the same share, and its starts equal parts of it
             key_group, key_number = jax.random.split(key)
-            sizes = jnp.broadcast_to(starts.count_by_env(window), ring.shape(storage)[1:])
+            sizes = starts.count_of_every_env(storage, window)
             group = _environments(key_group, sizes.shape[0], batch_size)
-            size = sizes[group.member]
-            mass, least, total = 1 / size, 1 / jnp.max(sizes), jnp.sum(sizes > 0)
+            number, valid = _NUMBERS[self.method](key_number, group, sizes[group.member])
+            slots = starts.slot_in_env(storage, window, jnp.where(valid, number, 0), group.member)
         else:
-            key_number, group = key, _everything(batch_size)
-            size = jnp.broadcast_to(count, (batch_size,))
-            mass, least, total = 1, jnp.where(count > 0, 1, jnp.inf), count
-        number, valid = _NUMBERS[self.method](key_number, group, size)
-        number = jnp.where(valid, number, 0)
+            size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
+            number, valid = _NUMBERS[self.method](key, _everything(batch_size), size)
+            slots = starts.slot_of_number(storage, window, jnp.where(valid, number, 0))
+        return self._told(storage, window, slots, valid)
+
+    def measure(
+        self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Return what `draw` would tell of given slots."""
+        return self._told(storage, window, slots, starts.is_legal_slot(storage, window, slots))
+
+    def _told(self, storage: Ring, window: Window, slots: jax.Array, valid: jax.Array) -> Draw:
+        """Return a draw of valid slots with their masses."""
+        count = starts.count(storage, window)
         if self.balanced:
-            slots = starts.slot_in_env(storage, window, number, group.member)
+            sizes = starts.count_of_every_env(storage, window)
+            _, env = ring.unravel(storage, slots)
+            mass, least, total = 1 / sizes[env], 1 / jnp.max(sizes), jnp.sum(sizes > 0)
         else:
-            slots = starts.slot_of_number(storage, window, number)
+            mass, least, total = 1, jnp.where(count > 0, 1, jnp.inf), count
         mass, least, total = (x.astype(jnp.float32) for x in (jnp.where(valid, mass, 0), least, total))
         return Draw(slots, mass, least, total, count)
 
@@ -83,6 +93,10 @@ class Uniform(struct.PyTreeNode):
         return state
 
     def reprioritize(self, state: tuple[()]) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+    def observe(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
         """Do nothing."""
         return state
 

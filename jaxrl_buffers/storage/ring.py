@@ -10,6 +10,7 @@ dividing, because XLA's CPU backend does not vectorize integer division.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from jax import lax
 
 from jaxrl_buffers.types import PyTree
 
+Change = Callable[[PyTree, jax.Array, jax.Array], PyTree]  # from (rows, row, env) to other rows
 POSITION_LIMIT = 2**30  # positions stay below this, so sums of two of them fit in int32
 
 
@@ -27,6 +29,7 @@ class Ring(NamedTuple):
     data: PyTree  # leaves [T, N, ...]
     head: jax.Array  # int32[] (lock-step) or [N]: the position to be written next
     size: jax.Array  # int32[] or [N]: how many of the newest rows are stored
+    episodes: PyTree = ()  # the index of their episodes, if some part asks for it
 
 
 class Rows(NamedTuple):
@@ -100,16 +103,18 @@ def age_of_row(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
 
 
 def slot(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the flat index of `(row, env)`."""
-    _, num_envs = shape(ring)
-    return row * num_envs + env
+    """Return the flat index of `(row, env)`: rows that are written together lie side by side."""
+    length, num_envs = shape(ring)
+    return row * num_envs + env if is_lockstep(ring) else env * length + row
 
 
 def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the `(row, env)` of flat slots."""
-    _, num_envs = shape(ring)
-    row = slots // num_envs
-    return row, slots - row * num_envs
+    length, num_envs = shape(ring)
+    inner = num_envs if is_lockstep(ring) else length
+    quotient = slots // inner
+    remainder = slots - quotient * inner
+    return (quotient, remainder) if is_lockstep(ring) else (remainder, quotient)
 
 
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
@@ -139,7 +144,7 @@ def write(ring: Ring, chunk: PyTree) -> Ring:
     num_rows = jax.tree.leaves(chunk)[0].shape[0]
     data = jax.tree.map(lambda leaf, new: _write_contiguous(leaf, new, ring.head % length), ring.data, chunk)
     head = (ring.head + num_rows) % modulus(ring)
-    return Ring(data, head, jnp.minimum(ring.size + num_rows, length))
+    return Ring(data, head, jnp.minimum(ring.size + num_rows, length), ring.episodes)
 
 
 def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
@@ -200,17 +205,30 @@ def write_at(ring: Ring, rows: Rows) -> Ring:
     env = jnp.where(known, rows.env, num_envs)
     head = ring.head.at[env].add(rows.lengths, mode="drop") % modulus(ring)
     size = jnp.minimum(ring.size.at[env].add(rows.lengths, mode="drop"), length)
-    return Ring(data, head, size)
+    return Ring(data, head, size, ring.episodes)
 
 
 class Reader(NamedTuple):
     """How views read rows, whatever storage they lie in."""
 
     ring: Ring
+    changes: tuple[Change, ...] = ()
 
     def read(self, row: jax.Array, env: jax.Array) -> PyTree:
-        """Return the stored rows at indices of any common shape."""
-        return read(self.ring, row, env)
+        """Return the rows at indices of any common shape."""
+        rows = read(self.ring, row, env)
+        for change in self.changes:
+            rows = change(rows, row, env)
+        return rows
+
+    def map(self, change: Change) -> Reader:
+        """Return a reader of changed rows; the stored ones stay as they are."""
+        return Reader(self.ring, (*self.changes, change))
+
+    @property
+    def episodes(self) -> PyTree:
+        """The episode index; `episodes.of_rows(reader.ring, row, env)` asks it."""
+        return self.ring.episodes
 
     def locate(self, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the `(row, env)` of flat slots."""

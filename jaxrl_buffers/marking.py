@@ -1,0 +1,43 @@
+"""Telling a sampler which rows became, or ceased to be, legal starts."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_buffers import starts
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import PyTree, Sampler, View
+
+
+def mark(
+    sampler: Sampler,
+    view: View,
+    state: PyTree,
+    storage: Ring,
+    position: jax.Array,
+    env: jax.Array,
+    priorities: jax.Array | None = None,
+    only_dead: bool = False,
+) -> PyTree:
+    """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
+    length, num_envs = ring.shape(storage)
+    env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
+    age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
+    legal = starts.is_legal(starts.legal_window(storage, view), age, env)
+    known = (env >= 0) & (env < num_envs)
+    # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
+    owner = known & (age < length) & (~legal if only_dead else True)
+    slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
+    flat = None if priorities is None else priorities.reshape(-1)
+    return sampler.mark(state, slots.reshape(-1), (legal & owner).reshape(-1), flat)
+
+
+def mark_oldest(sampler: Sampler, view: View, state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
+    """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
+    if view.lookback == 0:
+        return state
+    offset = jnp.arange(view.lookback, dtype=jnp.int32)[:, None]
+    oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
+    return mark(sampler, view, state, storage, oldest + offset, env, only_dead=True)

@@ -1,0 +1,163 @@
+"""`Mixture`: several buffers behind the interface of one, such as online and offline data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers import shares
+from jaxrl_buffers.checks import check_shape, require_integer, require_number
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
+
+
+class MixtureState(NamedTuple):
+    """The states of all buffers, in order."""
+
+    parts: tuple[ReplayState, ...]
+
+
+class MixtureHandle(NamedTuple):
+    """Names stored rows, and the buffer that holds them."""
+
+    source: jax.Array  # int32[B]
+    env: jax.Array  # int32[B]
+    position: jax.Array  # int32[B]
+
+
+class Mixture(struct.PyTreeNode):
+    """Draw fixed shares of every batch from several buffers.
+
+    Batches hold the samples of the first buffer first. What a buffer cannot give, being empty, has mask False and
+    weight 0; the other shares stay as they are. Weights are those of each buffer: they correct priorities within it,
+    while the shares are wanted. All buffers must give batches of the same structure. The operations of a single buffer
+    are at hand as `mixture.buffers[i]` and `state.parts[i]`.
+
+    Args:
+        buffers: the buffers; new rows go to the first one unless `add` is told otherwise.
+        ratios: the share of each, in proportion; equal if left out. Shares of a batch are rounded to whole samples, in
+            favor of the first buffers.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
+        >>> mixture = jb.Mixture(buffers=(jb.prioritized(8), jb.uniform(100)), ratios=(3, 1))
+        >>> step = jb.Transition(jnp.zeros(3), jnp.int32(0), 0.0, False, False, jnp.zeros(3))
+        >>> chunk = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (4, 1, *jnp.shape(leaf))), step)
+        >>> state = mixture.init(step)
+        >>> state = mixture.add(mixture.add(state, chunk), chunk, part=1)
+        >>> sample = mixture.sample(state, jax.random.key(0), batch_size=8)
+        >>> state = mixture.update_priorities(state, sample.handle, jnp.ones(8))
+        >>> print(sample.handle.source)
+        [0 0 0 0 0 0 1 1]
+    """
+
+    buffers: tuple[ReplayBuffer, ...]
+    ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
+
+    def __post_init__(self):
+        if not isinstance(self.buffers, tuple):  # placeholders stand here while JAX rebuilds a pytree
+            return
+        if not self.buffers:
+            raise ValueError("Mixture(buffers=()): there is no buffer to draw from; give at least one.")
+        if self.ratios and len(self.ratios) != len(self.buffers):
+            raise ValueError(
+                f"Mixture(): {len(self.buffers)} buffers have {len(self.ratios)} `ratios`; give one for each, or none."
+            )
+        for ratio in self.ratios:
+            require_number("Mixture", "ratios", ratio, 0)
+        if self.ratios and not sum(self.ratios) > 0:
+            raise ValueError(f"Mixture(ratios={self.ratios}): nothing would be drawn; raise at least one ratio.")
+
+    def init(self, example: PyTree) -> MixtureState:
+        """Return empty states for rows like `example`."""
+        return MixtureState(tuple(buffer.init(example) for buffer in self.buffers))
+
+    def add(self, state: MixtureState, chunk: PyTree, *, part: int = 0, **options: Any) -> MixtureState:
+        """Append rows to the buffer number `part`; options as in `ReplayBuffer.add`."""
+        self._require_part("add", part)
+        return self._with_part(state, part, self.buffers[part].add(state.parts[part], chunk, **options))
+
+    def sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
+        """Draw a batch from all buffers; consumes `key`. Its handle is a `MixtureHandle`."""
+        require_integer("sample", "batch_size", batch_size, 1)
+        return self._sample(state, key, int(batch_size), progress)
+
+    @functools.partial(jax.jit, static_argnames="batch_size")
+    def _sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:
+        keys = jax.random.split(key, len(self.buffers))
+        samples = []
+        for source, count in enumerate(self.counts(batch_size)):
+            if count:
+                sample = self.buffers[source].sample(state.parts[source], keys[source], count, progress)
+                handle = MixtureHandle(jnp.full(count, source, jnp.int32), *sample.handle)
+                samples.append(sample._replace(handle=handle))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *samples)
+
+    def counts(self, batch_size: int) -> list[int]:
+        """Return how many samples of a batch each buffer gives."""
+        ratios = self.ratios or (1,) * len(self.buffers)
+        return shares.split(batch_size, [ratio / sum(ratios) for ratio in ratios])[: len(ratios)]
+
+    def update_priorities(
+        self, state: MixtureState, handle: MixtureHandle, priorities: jax.Array, mask: jax.Array | None = None
+    ) -> MixtureState:
+        """Set the priorities of sampled starts, in any order, each in the buffer that it came from."""
+        check_shape("update_priorities", "handle.source", handle.source, jnp.shape(handle.position))
+
+        def update(buffer: ReplayBuffer, part: ReplayState, source: int) -> ReplayState:
+            position = jnp.where(handle.source == source, handle.position, -1)  # -1 is never live
+            return buffer.update_priorities(part, Handle(handle.env, position), priorities, mask)
+
+        return MixtureState(tuple(map(update, self.buffers, state.parts, range(len(self.buffers)))))
+
+    def reprioritize(self, state: MixtureState) -> MixtureState:
+        """Apply changed hyper-parameters to every stored priority of every buffer."""
+        return MixtureState(tuple(map(ReplayBuffer.reprioritize, self.buffers, state.parts)))
+
+    def observe(self, state: MixtureState, mean_return: Scalar) -> MixtureState:
+        """Tell all samplers how well the agent does."""
+        return MixtureState(tuple(buffer.observe(part, mean_return) for buffer, part in self._pairs(state)))
+
+    def clear(self, state: MixtureState, part: int, env_ids: jax.Array | None = None) -> MixtureState:
+        """Forget all rows (of `env_ids` only) of the buffer number `part`."""
+        self._require_part("clear", part)
+        return self._with_part(state, part, self.buffers[part].clear(state.parts[part], env_ids))
+
+    def num_valid(self, state: MixtureState) -> jax.Array:
+        """Count the legal starts of all buffers."""
+        return self._sum(state, ReplayBuffer.num_valid)
+
+    def can_sample(self, state: MixtureState, at_least: int = 1) -> jax.Array:
+        """Tell whether there are `at_least` legal starts in all buffers together."""
+        return self.num_valid(state) >= at_least
+
+    def size(self, state: MixtureState) -> jax.Array:
+        """Count the stored slots of all buffers."""
+        return self._sum(state, ReplayBuffer.size)
+
+    def stats(self, state: MixtureState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
+        """Return the statistics of every buffer, as `"<number>/<name>"`."""
+        return {
+            f"{number}/{name}": value
+            for number, (buffer, part) in enumerate(self._pairs(state))
+            for name, value in buffer.stats(part, progress).items()
+        }
+
+    def _pairs(self, state: MixtureState) -> list[tuple[ReplayBuffer, ReplayState]]:
+        return list(zip(self.buffers, state.parts, strict=True))
+
+    def _sum(self, state: MixtureState, count: Callable[[ReplayBuffer, ReplayState], jax.Array]) -> jax.Array:
+        return jnp.sum(jnp.stack([count(*pair) for pair in self._pairs(state)]), dtype=jnp.int32)
+
+    def _with_part(self, state: MixtureState, number: int, part: ReplayState) -> MixtureState:
+        return MixtureState((*state.parts[:number], part, *state.parts[number + 1 :]))
+
+    def _require_part(self, caller: str, part: int) -> None:
+        require_integer(caller, "part", part, 0)
+        if part >= len(self.buffers):
+            raise ValueError(f"{caller}(part={part}): there are {len(self.buffers)} buffers, numbered from 0.")

@@ -1,0 +1,121 @@
+"""Every stored episode is equally likely, and so is every step of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers import episodes, starts
+from jaxrl_buffers.integers import random_below
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import Draw, Scalar, Window
+
+
+class Episodic(struct.PyTreeNode):
+    """Draw an episode uniformly, then one of its stored steps uniformly: steps of long episodes are drawn less often.
+
+    Episodes count if a legal start of theirs is stored. Weights are ones: the bias is meant. With `whole`, and no whole
+    episode stored, samples come back with mask False and weight 0; `can_sample` does not look at episodes.
+
+    Args:
+        whole: draw only from episodes that have ended and whose begin is still stored.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.ReplayBuffer(sampler=jb.Episodic(whole=True), length=100, num_envs=4)
+    """
+
+    whole: bool = struct.field(pytree_node=False, default=False)
+
+    needs_episodes = True
+
+    def init(self, storage_shape: tuple[int, int]) -> tuple[()]:
+        """Return no state."""
+        return ()
+
+    def mark(self, state: tuple[()], slots: jax.Array, legal: jax.Array, priorities: Any = None) -> tuple[()]:
+        """Do nothing: the index knows the episodes and the window the legal starts."""
+        return state
+
+    def draw(
+        self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Draw `batch_size` starts; consumes `key`."""
+        key_episode, key_step = jax.random.split(key)
+        length, _ = ring.shape(storage)
+        first, counts = self._episodes(storage, window)
+        count = jnp.sum(counts, dtype=jnp.int32)
+        number = random_below(key_episode, jnp.broadcast_to(jnp.maximum(count, 1), (batch_size,)))
+        number, env = starts.number_by_env(counts, number)
+        newest, num_steps = _steps(
+            episodes.of_number(storage, ring.wrap(first[env] + number, length), env), window, env
+        )
+        age = jnp.clip(newest + random_below(key_step, num_steps), 0, length - 1)
+        slots = ring.slot(storage, ring.row_of_age(storage, age, env), env)
+        return self._told(storage, window, slots, count)
+
+    def measure(
+        self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Return what `draw` would tell of given slots."""
+        return self._told(storage, window, slots, jnp.sum(self._episodes(storage, window)[1], dtype=jnp.int32))
+
+    def _told(self, storage: Ring, window: Window, slots: jax.Array, count: jax.Array) -> Draw:
+        """Return a draw of the given slots, from so many episodes."""
+        row, env = ring.unravel(storage, slots)
+        span = episodes.of_rows(storage, row, env)
+        valid = (count > 0) & starts.is_legal(window, ring.age_of_row(storage, row, env), env)
+        if self.whole:
+            valid &= span.begin_is_stored & span.is_ended
+        _, num_steps = _steps(span, window, env)
+        mass = jnp.where(valid, 1 / num_steps.astype(jnp.float32), 0)
+        # No episode has more steps than a ring has rows. The true least would take a look at every episode.
+        least = jnp.where(count > 0, jnp.float32(1 / ring.shape(storage)[0]), jnp.inf)
+        return Draw(slots, mass, least, count.astype(jnp.float32), starts.count(storage, window))
+
+    def _episodes(self, storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
+        """Return the number of the oldest episode to draw from and how many there are, for each environment."""
+        if window.stride > 1:
+            raise ValueError(
+                f"Episodic(): some episodes have no start when only every {window.stride}-th row is one; "
+                "use a view of period 1."
+            )
+        length, num_envs = ring.shape(storage)
+        first, counts = episodes.between(storage, window.newest, window.oldest)
+        if not self.whole:
+            return first, counts
+        env = jnp.arange(num_envs, dtype=jnp.int32)
+        last = ring.wrap(first + counts - 1, length)
+        # Only the oldest episode may lack its begin, and only the newest its end.
+        headless = ~episodes.of_number(storage, first, env).begin_is_stored
+        is_open = ~episodes.of_number(storage, last, env).is_ended
+        return ring.wrap(first + headless, length), jnp.maximum(counts - headless - is_open, 0)
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return ones."""
+        return jnp.ones_like(draw.mass)
+
+    def update(
+        self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: Any = None
+    ) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+    def reprioritize(self, state: tuple[()]) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+    def observe(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
+        """Do nothing."""
+        return state
+
+
+def _steps(span: episodes.Span, window: Window, env: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the age of the newest legal start of each episode, and how many it has (at least 1)."""
+    newest = jnp.maximum(span.end, ring.of_env(window.newest, env))
+    oldest = jnp.minimum(span.begin, ring.of_env(window.oldest, env) - 1)
+    return newest, jnp.maximum(oldest - newest + 1, 1)

@@ -1,0 +1,140 @@
+"""Several samplers on one ring, each with a fixed share of the batch.
+
+P(i) = sum_c share_c P_c(i)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers import shares
+from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.samplers.uniform import Uniform
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
+
+
+class MixState(NamedTuple):
+    """The states of the main sampler and of the others."""
+
+    sampler: PyTree
+    others: tuple[PyTree, ...]
+
+
+class Mix(struct.PyTreeNode):
+    """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
+
+    Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one. Weights
+    are formed as the main sampler forms them, but from the probability of a start under the whole mixture, whichever
+    sampler it came from. With `weighting="buffer"` the largest weight is a bound, not always reached: the least
+    probability of any start is taken to be the sum of the least ones of all samplers that draw from everything.
+
+    Args:
+        sampler: the main sampler.
+        others: more samplers.
+        ratios: the share of each of them, in `[0, 1]`; together at most 1. Shares are rounded up to whole samples.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> sampler = jb.Mix(jb.Prioritized(), others=(jb.Uniform(),), ratios=(0.1,))
+    """
+
+    sampler: Sampler = Uniform()
+    others: tuple[Sampler, ...] = ()
+    ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
+
+    def __post_init__(self):
+        for ratio in self.ratios:
+            require_number("Mix", "ratios", ratio, 0, 1)
+        if sum(self.ratios) > 1 + shares.TOLERANCE:
+            raise ValueError(f"Mix(ratios={self.ratios}): the shares make up more than the batch; lower them.")
+        if isinstance(self.others, (tuple, list)) and len(self.others) != len(self.ratios):
+            raise ValueError(
+                f"Mix(): {len(self.others)} other samplers have {len(self.ratios)} `ratios`; give one ratio for each."
+            )
+
+    def init(self, storage_shape: tuple[int, int]) -> MixState:
+        """Return the states of all samplers."""
+        return MixState(self.sampler.init(storage_shape), tuple(other.init(storage_shape) for other in self.others))
+
+    def mark(self, state: MixState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> MixState:
+        """Tell all samplers."""
+        return self._each(state, lambda sampler, state: sampler.mark(state, slots, legal, priorities))
+
+    def draw(
+        self, state: MixState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
+    ) -> Draw:
+        """Draw `batch_size` starts; consumes `key`."""
+        *counts, rest = shares.split(batch_size, self.ratios)
+        keys = iter(jax.random.split(key, 2 * len(counts) + 1))
+
+        def drawn(sampler: Sampler, state: PyTree, count: int) -> Draw:
+            return sampler.draw(state, storage, next(keys), count, window, progress)
+
+        parts = []
+        for other, other_state, count in zip(self.others, state.others, counts, strict=True):
+            if count:
+                own, stand_in = drawn(other, other_state, count), drawn(self.sampler, state.sampler, count)
+                has_any = own.total > 0
+                slots = jnp.where(has_any, own.slots, stand_in.slots)
+                parts += [(slots, jnp.where(has_any, own.mass, stand_in.mass))]
+        if rest:
+            last = drawn(self.sampler, state.sampler, rest)
+            parts += [(last.slots, last.mass)]
+        slots, mass = (jnp.concatenate(part) for part in zip(*parts, strict=True))
+        mixture = self._mixture(state, storage, slots, window, progress, [*counts, rest])
+        mass = jnp.where(mass > 0, mixture.mass, 0)
+        # Samplers that draw from different sets of starts may have missed the least probability of all.
+        least = jnp.minimum(mixture.least, jnp.min(jnp.where(mass > 0, mass, jnp.inf)))
+        return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass, least=least)
+
+    def measure(self, state: MixState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
+        """Return what `draw` would tell of given slots."""
+        return self._mixture(state, storage, slots, window, progress, [*self.ratios, max(1 - sum(self.ratios), 0)])
+
+    def _mixture(
+        self, state: MixState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar, amounts: list[float]
+    ) -> Draw:
+        """Return the probabilities of slots when the samplers draw the given amounts, the main one last."""
+        told = [
+            sampler.measure(sampler_state, storage, slots, window, progress)
+            for sampler, sampler_state in zip((*self.others, self.sampler), (*state.others, state.sampler), strict=True)
+        ]
+        least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in told), strict=True))
+        share = jnp.array(amounts, jnp.float32) / sum(amounts)
+        stood_in_for = jnp.sum(jnp.where(totals > 0, 0, share))
+        share = jnp.where(totals > 0, share.at[-1].add(stood_in_for), 0)
+        factor = share / jnp.where(totals > 0, totals, 1)
+        mass = jnp.sum(factor[:, None] * jnp.stack([draw.mass for draw in told]), axis=0)
+        num_starts = jnp.where(share > 0, num_starts, 0)
+        draws_from_all = (share > 0) & (num_starts == jnp.max(num_starts))
+        least = jnp.sum(jnp.where(draws_from_all, factor * least, 0))
+        least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
+        least = jnp.where(jnp.any(share > 0), least, jnp.inf)
+        return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return the weights of the main sampler, from the probabilities of the mixture."""
+        return self.sampler.weights(draw)
+
+    def update(
+        self, state: MixState, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
+    ) -> MixState:
+        """Tell all samplers."""
+        return self._each(state, lambda sampler, state: sampler.update(state, slots, priorities, live, mask))
+
+    def reprioritize(self, state: MixState) -> MixState:
+        """Tell all samplers."""
+        return self._each(state, lambda sampler, state: sampler.reprioritize(state))
+
+    def observe(self, state: MixState, mean_return: Scalar) -> MixState:
+        """Tell all samplers."""
+        return self._each(state, lambda sampler, state: sampler.observe(state, mean_return))
+
+    def _each(self, state: MixState, operation: Any) -> MixState:
+        others = tuple(map(operation, self.others, state.others))
+        return MixState(operation(self.sampler, state.sampler), others)

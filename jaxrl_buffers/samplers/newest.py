@@ -1,0 +1,84 @@
+"""Draw from a fixed number of the newest rows; mixed with another sampler it guarantees recent data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers import starts
+from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.samplers.uniform import Uniform
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
+
+
+class Newest(struct.PyTreeNode):
+    """Draw from the newest `num_starts` starts of every environment, as `sampler` draws from all.
+
+    Args:
+        num_starts: how many starts of each environment; all while there are fewer.
+        sampler: how to draw inside the window.
+        max_share: draw nothing while these starts make up so large a part of all starts. In a `Mix`, the main sampler
+            then stands in.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> sampler = jb.Mix(jb.Prioritized(), others=(jb.Newest(1_000, max_share=0.25),), ratios=(0.25,))
+    """
+
+    num_starts: Scalar
+    sampler: Sampler = Uniform()
+    max_share: Scalar = math.inf
+
+    def __post_init__(self):
+        require_number("Newest", "num_starts", self.num_starts, 0)
+        require_number("Newest", "max_share", self.max_share, 0)
+
+    def init(self, storage_shape: tuple[int, int]) -> PyTree:
+        """Return the state of the sampler inside."""
+        return self.sampler.init(storage_shape)
+
+    def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> PyTree:
+        """Pass on to the sampler inside."""
+        return self.sampler.mark(state, slots, legal, priorities)
+
+    def draw(
+        self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
+    ) -> Draw:
+        """Draw `batch_size` starts of the newest part of the window; consumes `key`."""
+        return self.sampler.draw(state, storage, key, batch_size, self.window(storage, window), progress)
+
+    def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
+        """Return what `draw` would tell of given slots."""
+        return self.sampler.measure(state, storage, slots, self.window(storage, window), progress)
+
+    def window(self, storage: Ring, window: Window) -> Window:
+        """Return the newest part of a window; nothing of it where that is too large a share."""
+        num_starts = jnp.ceil(jnp.asarray(self.num_starts, jnp.float32))
+        mean_starts = starts.count(storage, window).astype(jnp.float32) / ring.shape(storage)[1]
+        is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
+        num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
+        return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return the weights of the sampler inside."""
+        return self.sampler.weights(draw)
+
+    def update(
+        self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
+    ) -> PyTree:
+        """Pass on to the sampler inside."""
+        return self.sampler.update(state, slots, priorities, live, mask)
+
+    def reprioritize(self, state: PyTree) -> PyTree:
+        """Pass on to the sampler inside."""
+        return self.sampler.reprioritize(state)
+
+    def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Pass on to the sampler inside."""
+        return self.sampler.observe(state, mean_return)

@@ -1,0 +1,113 @@
+"""Every storage goes with every sampler, every sampler with every view, every view with every storage.
+
+Random streams run through one compiled `scan`, side by side by `vmap`; the model then follows every single step.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from helpers import EXAMPLE, random_transition, stack
+from reference_buffer import ReferenceBuffer
+from registry import relabel
+
+import jaxrl_buffers as jb
+
+LENGTH, NUM_ENVS, BATCH, NUM_STREAMS = 7, 2, 4, 2
+SAMPLERS = {
+    "uniform": jb.Uniform("stratified"),
+    "prioritized": jb.Prioritized(),
+    "recent": jb.Recent(jb.Prioritized(), eta=0.99, c_min=3.0),
+    "mix": jb.Mix(jb.Prioritized(), (jb.Newest(2.0), jb.Uniform()), (0.3, 0.2)),
+    "episodic": jb.Episodic(),
+}
+VIEWS = {
+    "n_step": jb.NStep(n=3, gamma=0.9),
+    "sequence": jb.Sequence(length=3, burn_in=1, gamma=0.9),
+    "hindsight": jb.Hindsight(jb.NStep(n=3, gamma=0.9), achieved="next_obs.x", relabel=relabel),
+}
+# All pairs of a sampler and a view; the storages alternate, so that each one meets each sampler and each view.
+PRODUCTS = [
+    (lockstep, sampler, view)
+    for (sampler, view), lockstep in zip(itertools.product(SAMPLERS, VIEWS), itertools.cycle([True, False]))
+]
+
+
+def random_stream(rng, num_steps, lockstep):
+    """Return rows, which of them are added, new priorities and progress, each with a first axis of steps."""
+    rows = [[[random_transition(rng, 10 * step + env) for env in range(NUM_ENVS)]] for step in range(num_steps)]
+    mask = None if lockstep else rng.random((num_steps, NUM_ENVS)) < 0.7
+    priorities = rng.gamma(1.0, size=(num_steps, BATCH)).astype(np.float32)
+    progress = rng.choice([0.0, 0.1, 0.5], num_steps).astype(np.float32)
+    return rows, (mask, priorities, progress)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(buffer, chunks, masks, priorities, progress, keys):
+    """Take each stream `[S, ...]` through adds, samples and updates."""
+
+    def step(state, inputs):
+        chunk, mask, new, progress, key = inputs
+        state = buffer.add(state, chunk, mask=mask)
+        sample = buffer.sample(state, key, BATCH, progress)
+        return buffer.update_priorities(state, sample.handle, new), sample
+
+    def stream(*inputs):
+        return jax.lax.scan(step, buffer.init(EXAMPLE), inputs)[1]
+
+    return jax.vmap(stream)(chunks, masks, priorities, progress, keys)
+
+
+def follow(buffer, rows, mask, priorities, progress, samples):
+    """Take the model through the same steps, and compare everything that was drawn."""
+    model = ReferenceBuffer(buffer)
+    for step, row in enumerate(rows):
+        model.ring.add([[one._asdict() for one in row[0]]], mask=None if mask is None else mask[step][None])
+        if model.priorities is not None:
+            model.priorities.after_add()
+        sample = jax.tree.map(lambda leaf, step=step: leaf[step], samples)
+        handles = list(zip(sample.handle.env.tolist(), sample.handle.position.tolist(), strict=True))
+        model.check_draw(handles, sample.weights, float(progress[step]))
+        for number in np.flatnonzero(sample.weights):
+            model.check_batch(handles[number], jax.tree.map(lambda leaf, number=number: leaf[number], sample.batch))
+        if model.priorities is not None:
+            model.priorities.update(handles, priorities[step].tolist())
+
+
+def check(buffer, num_steps):
+    streams = [random_stream(np.random.default_rng(seed), num_steps, buffer.lockstep) for seed in range(NUM_STREAMS)]
+    chunks = [[stack(row) for row in rows] for rows, _ in streams]
+    chunks = jax.tree.map(lambda *leaves: np.stack(leaves), *[
+        jax.tree.map(lambda *leaves: np.stack(leaves), *steps) for steps in chunks
+    ])  # fmt: skip
+    others = jax.tree.map(lambda *leaves: np.stack(leaves), *[other for _, other in streams])
+    keys = jax.random.split(jax.random.key(0), (NUM_STREAMS, num_steps))
+    samples = jax.tree.map(np.asarray, run(buffer, chunks, *others, keys))
+    for number, (rows, other) in enumerate(streams):
+        follow(buffer, rows, *other, jax.tree.map(lambda leaf, number=number: leaf[number], samples))
+
+
+@pytest.mark.parametrize(("lockstep", "sampler", "view"), PRODUCTS)
+def test_any_storage_sampler_and_view_go_together(lockstep, sampler, view):
+    check(
+        jb.ReplayBuffer(SAMPLERS[sampler], VIEWS[view], length=LENGTH, num_envs=NUM_ENVS, lockstep=lockstep),
+        num_steps=30,
+    )
+
+
+def test_priorities_recency_n_step_windows_and_hindsight_together():
+    """PER + ERE + n-step + HER, with episodic returns, for 200 steps."""
+    check(
+        jb.ReplayBuffer(
+            SAMPLERS["recent"],
+            VIEWS["hindsight"],
+            length=LENGTH,
+            num_envs=NUM_ENVS,
+            returns=jb.EpisodicReturns(gamma=0.9, default=-9.0),
+        ),
+        num_steps=200,
+    )
