@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from algorithms import losses, optimization
+from algorithms import losses, networks, optimization
 from algorithms.networks import QNetwork, Torso
 from algorithms.optimization import Schedule
-from algorithms.spaces import Discrete, Space
+from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -37,7 +37,7 @@ class DDQNState(NamedTuple):
 
     params: PyTree
     target: PyTree
-    optimizer: optax.OptState
+    optimizer: optax.ScaleByAdamState
     epsilon: jax.Array  # float32[]
     num_updates: jax.Array  # int32[]
 
@@ -69,7 +69,7 @@ class DDQN(struct.PyTreeNode):
         (3,)
     """
 
-    action_space: Space = struct.field(pytree_node=False)
+    action_space: Discrete = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     dueling: bool = struct.field(pytree_node=False, default=False)
     schedule: Schedule | None = struct.field(pytree_node=False, default=None)
@@ -156,4 +156,4 @@ class DDQN(struct.PyTreeNode):
         return DDQNState(params, target, optimizer, epsilon, num_updates)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
-        return jax.vmap(self.network.apply, in_axes=(None, 0))(params, obs)
+        return networks.batched(self.network)(params, obs)

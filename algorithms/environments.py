@@ -147,7 +147,7 @@ def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Environment:
 def wrap(env: Any, params: PyTree = None, name: str | None = None) -> Environment:
     """Return a gymnax environment that is not registered, ready for training."""
     params = env.default_params if params is None else params
-    name = env.name if name is None else name
+    name = str(env.name) if name is None else name
     return Environment(env, params, name, _action_space(env.action_space(params), name))
 
 

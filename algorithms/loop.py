@@ -124,19 +124,28 @@ def run(
 
     def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
         collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
-        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
+        buffer_state = buffer.observe(buffer.add(state.buffer, chunk), _mean_return(finished))
+        learner = agent.observe(state.agent, chunk), buffer_state
 
         def update(learner: Any, inputs: Any) -> tuple[Any, jax.Array]:
             key_sample, key_gradients, progress = inputs
-            *learner, metrics = train_step(
-                agent, buffer, *learner, key_sample, key_gradients, plan.mini_batch_size, progress=progress
+            agent_state, buffer_state = learner
+            agent_state, buffer_state, metrics = train_step(
+                agent,
+                buffer,
+                agent_state,
+                buffer_state,
+                key_sample,
+                key_gradients,
+                batch_size=plan.mini_batch_size,
+                progress=progress,
             )
-            return tuple(learner), as_vector(metrics)
+            return (agent_state, buffer_state), as_vector(metrics)
 
         progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
-        learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
+        (agent_state, buffer_state), metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
         sums = state.sums.add(metrics, finished)
-        return TrainState(*learner, collector, state.key, state.iteration + 1, sums), None
+        return TrainState(agent_state, buffer_state, collector, state.key, state.iteration + 1, sums), None
 
     # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
@@ -172,10 +181,9 @@ def collect(
 
     def step(collector: Collector, keys: Any) -> tuple[Collector, tuple[Transition, Finished]]:
         key_act, keys_env = keys
-        if is_random:
-            key_act, key_random = jax.random.split(key_act)
+        key_act, key_random = jax.random.split(key_act) if is_random else (key_act, None)
         action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
-        if is_random:
+        if key_random is not None:
             action = env.action_space.sample(key_random, num_envs)
         env_state, transition, finished = env.step(collector.env, action, keys_env)
         carry = jax.tree.map(lambda fresh, old: _where(finished.ended, fresh, old), fresh_carry, carry)
@@ -197,11 +205,11 @@ def train_step(
 ) -> tuple[Any, ReplayState, Metrics]:
     """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
-    for index in range(agent.num_passes):
-        key = key_gradients if agent.num_passes == 1 else jax.random.fold_in(key_gradients, index)
-        grads, info = agent.gradients(agent_state, sample, key, index)
-        if index == 0:
-            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+    grads, info = agent.gradients(agent_state, sample, key_gradients, 0)
+    buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+    agent_state = agent.apply(agent_state, grads)
+    for index in range(1, agent.num_passes):
+        grads, _ = agent.gradients(agent_state, sample, jax.random.fold_in(key_gradients, index), index)
         agent_state = agent.apply(agent_state, grads)
     metrics = {**info.metrics, **_sample_metrics(buffer_state, sample, info.priorities)}
     return agent_state, buffer_state, metrics
@@ -219,6 +227,11 @@ def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:
     limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])
     act, env, sample, gradients = jnp.split(keys, limits)
     return Keys(act, env.reshape(num_rows, plan.num_envs), sample, gradients)
+
+
+def _mean_return(finished: Finished) -> jax.Array:
+    """Return the mean return of the episodes that ended; NaN, which buffers ignore, if none did."""
+    return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)
 
 
 def _sample_metrics(state: ReplayState, sample: Sample, priorities: jax.Array) -> Metrics:

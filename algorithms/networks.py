@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -87,6 +90,15 @@ class GaussianActor(nn.Module):
         head = nn.Dense(2 * self.action_size, kernel_init=nn.initializers.orthogonal(0.01))
         mean, log_std = jnp.split(head(self.torso(obs)), 2)
         return mean, log_std
+
+
+def batched(network: nn.Module) -> Callable[..., Any]:
+    """Return a network as a function of its parameters and of inputs with an axis `B` in front."""
+
+    def apply(params: PyTree, *inputs: PyTree) -> Any:
+        return jax.vmap(network.apply, in_axes=(None, *[0] * len(inputs)))(params, *inputs)
+
+    return apply
 
 
 def _as_float(leaf: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import optax
 
 from jaxrl_buffers.types import PyTree, Scalar
 
+_ADAM = optax.scale_by_adam()
 Schedule = Callable[[jax.Array], jax.Array]  # from the number of steps taken to a factor; any of optax's will do
 
 
@@ -32,30 +33,30 @@ class LinearDecay:
         return 1 - (1 - self.final) * done
 
 
-def init(params: PyTree) -> optax.OptState:
+def init(params: PyTree) -> optax.ScaleByAdamState:
     """Return the state of Adam for `params`; the learning rate is no part of it."""
-    return optax.scale_by_adam().init(params)
+    return _ADAM.init(params)  # pyright: ignore[reportReturnType]
 
 
 def step(
     params: PyTree,
     grads: PyTree,
-    state: optax.OptState,
+    state: optax.ScaleByAdamState,
     learning_rate: Scalar,
     max_grad_norm: Scalar | None = None,
     schedule: Schedule | None = None,
-) -> tuple[PyTree, optax.OptState]:
+) -> tuple[PyTree, optax.ScaleByAdamState]:
     """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`.
 
     The learning rate is multiplied by `schedule`, a function of the number of steps taken before.
     """
     rate = jnp.asarray(learning_rate, jnp.float32)
     if schedule is not None:
-        rate = rate * schedule(state.count)
+        rate = rate * schedule(jnp.asarray(state.count))
     if max_grad_norm is not None:
         grads = clip_by_global_norm(grads, max_grad_norm)
-    updates, state = optax.scale_by_adam().update(grads, state)
-    return jax.tree.map(lambda param, update: param - rate * update, params, updates), state
+    updates, after = _ADAM.update(grads, state)
+    return jax.tree.map(lambda param, update: param - rate * update, params, updates), after  # pyright: ignore[reportReturnType]
 
 
 def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -43,7 +44,7 @@ class ProgressBar:
 
     def update(self, report: Report) -> None:
         """Show what is known after a chunk."""
-        shown: dict[str, str] = {"speed": f"{report.steps_per_second:,.0f}"}
+        shown: dict[str, Any] = {"speed": f"{report.steps_per_second:,.0f}"}
         if report.metrics is not None:
             shown["score"] = f"{np.mean(report.metrics['returns']):.1f}"
             if not self._console.is_terminal:

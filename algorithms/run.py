@@ -73,7 +73,7 @@ class _Programs(NamedTuple):
 
     init: Callable[[], TrainState]
     run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
-    read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]
+    read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
 
 
@@ -190,6 +190,7 @@ def _compile(settings: Settings) -> _Programs:
 
     init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
     read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
+    stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer)))
 
     @functools.cache
     def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
@@ -204,8 +205,9 @@ def _compile(settings: Settings) -> _Programs:
         return over_seeds(of_seed)(agent_state, key_test)
 
     def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
-        state, metrics = read(state)
-        return state, with_axis(metrics)
+        metrics = {f"buffer_{name}": value for name, value in stats(state).items()}
+        state, means = read(state)
+        return state, with_axis({**means, **metrics})
 
     return _Programs(
         init=lambda: init(key_train),

@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from algorithms import losses, optimization
+from algorithms import losses, networks, optimization
 from algorithms.distributions import TanhNormal
 from algorithms.networks import Critic, GaussianActor, Torso
 from algorithms.optimization import Schedule
-from algorithms.spaces import Box, Space
+from algorithms.spaces import Box
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -40,7 +40,7 @@ class SACParams(NamedTuple):
 
     actor: PyTree
     critics: PyTree  # leaves [2, ...]
-    log_alpha: jax.Array  # float32[]
+    log_alpha: Any  # float32[]
 
 
 class SACState(NamedTuple):
@@ -77,7 +77,7 @@ class SAC(struct.PyTreeNode):
         (3, 1)
     """
 
-    action_space: Space = struct.field(pytree_node=False)
+    action_space: Box = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     learns_alpha: bool = struct.field(pytree_node=False, default=True)
     schedule: Schedule | None = struct.field(pytree_node=False, default=None)
@@ -175,12 +175,11 @@ class SAC(struct.PyTreeNode):
         return Critic(self.torso)
 
     def _policy(self, params: PyTree, obs: PyTree) -> TanhNormal:
-        return TanhNormal.of(*jax.vmap(self._actor.apply, in_axes=(None, 0))(params, obs))
+        return TanhNormal.of(*networks.batched(self._actor)(params, obs))
 
     def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return the values `[2, B]` of both critics for actions in `[-1, 1]`."""
-        one = jax.vmap(self._critic.apply, in_axes=(None, 0, 0))
-        return jax.vmap(one, in_axes=(0, None, None))(params, obs, action)
+        return jax.vmap(networks.batched(self._critic), in_axes=(0, None, None))(params, obs, action)
 
     def _target(self, state: SACState, sample: Sample, noise: jax.Array) -> jax.Array:
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)

@@ -18,12 +18,19 @@ from algorithms.plan import Plan
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.types import Agent
-from jaxrl_buffers import NStep, Prioritized, ReplayBuffer, Uniform
+from jaxrl_buffers import NStep, Prioritized, Recent, ReplayBuffer, Uniform
 from jaxrl_buffers.checks import require_integer
 
 ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "sac": SAC}
 ACTION_SPACES = {"ddqn": (Discrete,), "sac": (Box,)}
-SAMPLERS: dict[str, Any] = {"uniform": Uniform, "prioritized": Prioritized}
+SAMPLERS: dict[str, Any] = {
+    "uniform": Uniform,
+    "prioritized": Prioritized,
+    "recent": Recent,
+    "recent_prioritized": Recent,
+}
+INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
+NOT_OPTIONS = ("torso", "schedule", "sampler")
 
 
 class Experiment(NamedTuple):
@@ -43,7 +50,7 @@ class Settings:
         algorithm: `ddqn`, `sac`.
         environment: a name that gymnax knows.
         plan: budgets and intervals.
-        buffer: how samples are drawn, `uniform` or `prioritized`.
+        buffer: how samples are drawn: `uniform`, `prioritized`, `recent` or `recent_prioritized`.
         n_step: steps summed up in a target.
         gamma: discount of one step.
         capacity: transitions that the buffer holds.
@@ -103,7 +110,8 @@ class Settings:
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
         length = -(-self.capacity // self.plan.num_envs)
         view = NStep(self.n_step, self.gamma)
-        sampler = SAMPLERS[self.buffer](**self.sampler)
+        inside = {"sampler": INSIDE[self.buffer]} if self.buffer in INSIDE else {}
+        sampler = SAMPLERS[self.buffer](**inside, **self.sampler)
         buffer = ReplayBuffer(sampler, view, length=length, num_envs=self.plan.num_envs)
         self.plan.check_buffer(buffer)
         return Experiment(agent, buffer, env, self.plan)
@@ -122,7 +130,7 @@ class Settings:
 def options_of(component: Any) -> dict[str, Any]:
     """Return the hyper-parameters of an agent or sampler class, with their defaults."""
     fields = (field for field in dataclasses.fields(component) if field.default is not dataclasses.MISSING)
-    return {field.name: field.default for field in fields if field.name not in ("torso", "schedule")}
+    return {field.name: field.default for field in fields if field.name not in NOT_OPTIONS}
 
 
 def require_name(what: str, name: str, known: Mapping[str, Any]) -> None:
