@@ -1,6 +1,7 @@
 """Off-policy algorithms as pure functions that thread a replay buffer through one compiled program."""
 
 from algorithms import environments
+from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
@@ -9,11 +10,14 @@ from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
+from algorithms.td3 import TD3
 from algorithms.types import Agent, StepInfo
 
 __all__ = [
+    "DDPG",
     "DDQN",
     "SAC",
+    "TD3",
     "Agent",
     "Box",
     "Discrete",

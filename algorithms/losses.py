@@ -27,19 +27,48 @@ def double_q_value(q_online: jax.Array, q_target: jax.Array) -> jax.Array:
     return q_target[jnp.argmax(q_online)]
 
 
-def soft_value(q_values: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `V(s') = min_j Q_j(s', a') - alpha * log pi(a' | s')` for critics `[C]` and one drawn action.
+def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> jax.Array:
+    """Return `clip(a + clip(noise, -limit, limit), -1, 1)` for an action `[A]` and noise for each of its components.
+
+    Target policy smoothing; Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477, section 5.3.
+    """
+    chex.assert_rank([action, noise, limit], [1, 1, 0])
+    chex.assert_equal_shape([action, noise])
+    return jnp.clip(action + jnp.clip(noise, -limit, limit), -1, 1)
+
+
+def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return `E_a[min_j Q_j(s, a)]` and `E_a[log pi(a | s)]` over all discrete actions.
+
+    Soft actor-critic with discrete actions; Christodoulou (2019), https://arxiv.org/abs/1910.07207, equations 10 to 12.
+
+    Args:
+        q_values: `[C, A]` of critics.
+        log_probs: `[A]`, normalized.
+    """
+    chex.assert_rank([q_values, log_probs], [2, 1])
+    probs = jnp.exp(log_probs)
+    return jnp.sum(probs * jnp.min(q_values, axis=0)), jnp.sum(probs * log_probs)
+
+
+def soft_value(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Return `V(s') = min_j Q_j(s', a') - alpha * log pi(a' | s')`, of one drawn action or in expectation.
 
     Soft actor-critic; Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equations 3 and 5.
+
+    Args:
+        value: of the most pessimistic critic, `min_j Q_j(s', a')`.
+        log_prob: of the same action.
+        alpha: the temperature.
     """
-    chex.assert_rank([q_values, log_prob, alpha], [1, 0, 0])
-    return jnp.min(q_values) - alpha * log_prob
+    chex.assert_rank([value, log_prob, alpha], 0)
+    return value - alpha * log_prob
 
 
-def soft_policy_loss(q_values: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)` for a reparameterized action; equation 9 of the same paper."""
-    chex.assert_rank([q_values, log_prob, alpha], [1, 0, 0])
-    return jax.lax.stop_gradient(alpha) * log_prob - jnp.min(q_values)
+def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)`, reparameterized or in expectation; equation 9 of that paper."""
+    chex.assert_rank([value, log_prob, alpha], 0)
+    return jax.lax.stop_gradient(alpha) * log_prob - value
 
 
 def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: jax.Array) -> jax.Array:

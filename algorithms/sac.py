@@ -1,17 +1,23 @@
-"""Soft actor-critic, with continuous actions.
+"""Soft actor-critic, with continuous or discrete actions.
 
     y       = r + discount * (min_j Q_target,j(s', a') - alpha log pi(a' | s')),   a' ~ pi(. | s')
     L_q     = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
     L_pi    = mean_i w_i (alpha log pi(a | s_i) - min_j Q_j(s_i, a)),              a ~ pi(. | s_i)
     L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
 
-Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. The policy is a Gaussian squashed by `tanh`; critics see
-actions in `[-1, 1]`, and the target entropy `H` is counted there. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
+Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. With continuous actions the policy is a Gaussian squashed by
+`tanh`; critics see actions in `[-1, 1]`, and the target entropy `H` is counted there. With discrete actions every term
+in `a` and `a'` is its exact expectation under the policy; Christodoulou (2019), https://arxiv.org/abs/1910.07207. The
+priority of a sample is `mean_j |Q_j(s, a) - y|`.
 
-Differences from the paper: gradients are clipped by their norm; `alpha` may be fixed.
+Differences from the papers: gradients are clipped by their norm; `alpha` may be fixed; with discrete actions `H` is
+`0.5 log A`, where the paper has `0.98 log A`: so near the largest possible entropy that the temperature grows without
+end when there are few actions. `H` may fall linearly during training.
 
 Differences from PyTorchRL: the gradient of the temperature is part of the gradients, so that it also trains in
-parallel; a target entropy of 0 is a target entropy of 0; actions of any bounds are scored in `[-1, 1]`.
+parallel; a target entropy of 0 is a target entropy of 0; actions of any bounds are scored in `[-1, 1]`; probabilities
+come from `log_softmax`, without a small constant inside the logarithm; `target_entropy_ratio` replaces the fixed 0.98.
+Class and factory agree on all defaults that are here.
 """
 
 from __future__ import annotations
@@ -23,11 +29,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from algorithms import losses, networks, optimization
-from algorithms.distributions import TanhNormal
-from algorithms.networks import Critic, GaussianActor, Torso
+from algorithms import losses, optimization
+from algorithms.networks import Torso
 from algorithms.optimization import Schedule
-from algorithms.spaces import Box
+from algorithms.policies import Categorical, Policy, SquashedGaussian
+from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -56,7 +62,7 @@ class SAC(struct.PyTreeNode):
     """Soft actor-critic with two critics and a learned or fixed temperature.
 
     Args:
-        action_space: `Box`.
+        action_space: `Box` or `Discrete`.
         torso: the network below actor and critics.
         learns_alpha: learn the temperature; with False it stays at `initial_alpha`.
         schedule: factor on all learning rates as a function of the number of updates, as in optax.
@@ -65,7 +71,11 @@ class SAC(struct.PyTreeNode):
         target_update_interval: updates from one such averaging to the next; 0 counts as 1.
         max_grad_norm: gradients of a larger global norm are scaled down to it, critics and actor apart.
         initial_alpha: the temperature at first.
-        target_entropy: of the policy over `[-1, 1]`; minus the number of components by default.
+        target_entropy: of the policy. By default minus the number of components, for continuous actions in `[-1, 1]`,
+            and a share of the largest possible one for discrete actions.
+        target_entropy_ratio: that share; the target entropy of `A` discrete actions is `ratio * log A`.
+        final_target_entropy_ratio: to which the ratio falls linearly.
+        annealing_updates: how many updates that takes; with 0 the ratio stays as it is.
 
     Example:
         >>> from algorithms import environments
@@ -77,7 +87,7 @@ class SAC(struct.PyTreeNode):
         (3, 1)
     """
 
-    action_space: Box = struct.field(pytree_node=False)
+    action_space: Space = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     learns_alpha: bool = struct.field(pytree_node=False, default=True)
     schedule: Schedule | None = struct.field(pytree_node=False, default=None)
@@ -89,26 +99,37 @@ class SAC(struct.PyTreeNode):
     max_grad_norm: Scalar = 0.5
     initial_alpha: Scalar = 1.0
     target_entropy: Scalar | None = None
+    target_entropy_ratio: Scalar = 0.5
+    final_target_entropy_ratio: Scalar = 0.1
+    annealing_updates: Scalar = 0
 
     num_passes = 1
 
     def __post_init__(self):
-        if not isinstance(self.action_space, Box):
-            raise ValueError(f"SAC acts in continuous spaces, but the action space is {self.action_space!r}.")
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "max_grad_norm", "initial_alpha"):
             require_number("SAC", name, getattr(self, name), 0)
-        require_number("SAC", "polyak", self.polyak, 0, 1)
-        require_number("SAC", "target_update_interval", self.target_update_interval, 0)
+        for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
+            require_number("SAC", name, getattr(self, name), 0, 1)
+        for name in ("target_update_interval", "annealing_updates"):
+            require_number("SAC", name, getattr(self, name), 0)
+
+    @property
+    def policy(self) -> Policy:
+        """Actor and critics for the kind of actions."""
+        if isinstance(self.action_space, Discrete):
+            return Categorical(self.action_space, self.torso)
+        return SquashedGaussian(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
         """Return the state for observations and actions like these; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
         key_actor, key_critics = jax.random.split(key)
-        critics = jax.vmap(self._critic.init, in_axes=(0, None, None))(
-            jax.random.split(key_critics, NUM_CRITICS), obs, action
-        )
+        keys = jax.random.split(key_critics, NUM_CRITICS)
+        critics = jax.vmap(lambda key: self.policy.init_critic(key, obs, action))(keys)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
-        params = SACParams(self._actor.init(key_actor, obs), critics, log_alpha)
+        params = SACParams(self.policy.init_actor(key_actor, obs), critics, log_alpha)
         optimizer = SACParams(*map(optimization.init, params))
         target = jax.tree.map(jnp.copy, critics)  # the same buffer twice could not be donated
         return SACState(params, target, optimizer, jnp.zeros((), jnp.int32))
@@ -120,13 +141,8 @@ class SAC(struct.PyTreeNode):
     def act(
         self, state: SACState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return drawn actions `float32[N, A]`, or with `deterministic` those of the mean; consumes `key`."""
-        policy = self._policy(state.params.actor, obs)
-        if deterministic:
-            action = jax.vmap(TanhNormal.mode)(policy)
-        else:
-            action, _ = _transform(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
-        return self.action_space.scale(action), carry, ()
+        """Return drawn actions `[N, ...]`, or with `deterministic` the likeliest ones; consumes `key`."""
+        return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
 
     def observe(self, state: SACState, chunk: Transition) -> SACState:
         """Nothing is noted."""
@@ -134,7 +150,7 @@ class SAC(struct.PyTreeNode):
 
     def gradients(self, state: SACState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
         """Return the gradients of critics, actor and temperature, all at the present parameters; consumes `key`."""
-        noise = jax.random.normal(key, (2, *sample.batch.action.shape), jnp.float32)
+        noise = self.policy.noise(key, 2, sample.weights.shape[0])
         target = self._target(state, sample, noise[0])
         (loss_q, (q, error)), critics = jax.value_and_grad(self._critic_loss, has_aux=True)(
             state.params.critics, sample, target
@@ -142,7 +158,9 @@ class SAC(struct.PyTreeNode):
         (loss_pi, log_prob), actor = jax.value_and_grad(self._actor_loss, has_aux=True)(
             state.params.actor, state, sample, noise[1]
         )
-        loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(state.params.log_alpha, sample, log_prob)
+        loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(
+            state.params.log_alpha, sample, log_prob, self._target_entropy(state.num_updates)
+        )
         metrics = {
             "loss_q": loss_q,
             "loss_pi": loss_pi,
@@ -166,47 +184,38 @@ class SAC(struct.PyTreeNode):
         target = optimization.polyak(state.target, params.critics, self.polyak, is_due)
         return SACState(params, target, optimizer, num_updates)
 
-    @property
-    def _actor(self) -> GaussianActor:
-        return GaussianActor(self.action_space.size, self.torso)
-
-    @property
-    def _critic(self) -> Critic:
-        return Critic(self.torso)
-
-    def _policy(self, params: PyTree, obs: PyTree) -> TanhNormal:
-        return TanhNormal.of(*networks.batched(self._actor)(params, obs))
-
-    def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
-        """Return the values `[2, B]` of both critics for actions in `[-1, 1]`."""
-        return jax.vmap(networks.batched(self._critic), in_axes=(0, None, None))(params, obs, action)
-
-    def _target(self, state: SACState, sample: Sample, noise: jax.Array) -> jax.Array:
+    def _target(self, state: SACState, sample: Sample, noise: Any) -> jax.Array:
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)
-        action, log_prob = _transform(self._policy(state.params.actor, batch.next_obs), noise)
-        q = self._values(state.target, batch.next_obs, action)
-        value = jax.vmap(losses.soft_value, in_axes=(1, 0, None))(q, log_prob, alpha)
+        value, log_prob = self.policy.expect(state.params.actor, state.target, batch.next_obs, noise)
+        value = jax.vmap(losses.soft_value, in_axes=(0, 0, None))(value, log_prob, alpha)
         return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
 
-    def _critic_loss(self, params: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, Any]:
-        q = self._values(params, sample.batch.obs, self.action_space.normalize(sample.batch.action))
+    def _critic_loss(self, critics: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, Any]:
+        q = self.policy.values(critics, sample.batch.obs, sample.batch.action)
         error = q - target[None]
         return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
 
-    def _actor_loss(
-        self, params: PyTree, state: SACState, sample: Sample, noise: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        action, log_prob = _transform(self._policy(params, sample.batch.obs), noise)
-        q = self._values(state.params.critics, sample.batch.obs, action)
-        loss = jax.vmap(losses.soft_policy_loss, in_axes=(1, 0, None))(q, log_prob, jnp.exp(state.params.log_alpha))
+    def _actor_loss(self, actor: PyTree, state: SACState, sample: Sample, noise: Any) -> tuple[jax.Array, jax.Array]:
+        value, log_prob = self.policy.expect(actor, state.params.critics, sample.batch.obs, noise)
+        alpha = jnp.exp(state.params.log_alpha)
+        loss = jax.vmap(losses.soft_policy_loss, in_axes=(0, 0, None))(value, log_prob, alpha)
         return jnp.mean(sample.weights * loss), log_prob
 
-    def _temperature_loss(self, log_alpha: jax.Array, sample: Sample, log_prob: jax.Array) -> jax.Array:
-        entropy = -self.action_space.size if self.target_entropy is None else self.target_entropy
-        entropy = jnp.asarray(entropy, jnp.float32)
-        loss = jax.vmap(losses.temperature_loss, in_axes=(None, 0, None))(log_alpha, log_prob, entropy)
+    def _temperature_loss(
+        self, log_alpha: jax.Array, sample: Sample, log_prob: jax.Array, target_entropy: jax.Array
+    ) -> jax.Array:
+        loss = jax.vmap(losses.temperature_loss, in_axes=(None, 0, None))(log_alpha, log_prob, target_entropy)
         return jnp.mean(sample.weights * loss)
 
-
-# Actions `[B, A]` and log-densities `[B]` of as many distributions, from standard normal noise `[B, A]`.
-_transform = jax.vmap(TanhNormal.transform)
+    def _target_entropy(self, num_updates: jax.Array) -> jax.Array:
+        if self.target_entropy is not None:
+            return jnp.asarray(self.target_entropy, jnp.float32)
+        if isinstance(self.action_space, Box):
+            return jnp.asarray(-self.action_space.size, jnp.float32)
+        first, last, duration = (
+            jnp.asarray(value, jnp.float32)
+            for value in (self.target_entropy_ratio, self.final_target_entropy_ratio, self.annealing_updates)
+        )
+        progress = jnp.where(duration > 0, jnp.minimum(num_updates / jnp.maximum(duration, 1), 1), 0)
+        ratio = first + progress.astype(jnp.float32) * (last - first)
+        return ratio * jnp.log(jnp.asarray(self.action_space.num_actions, jnp.float32))

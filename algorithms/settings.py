@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algorithms import environments
+from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
 from algorithms.networks import Torso
@@ -17,12 +18,13 @@ from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
+from algorithms.td3 import TD3
 from algorithms.types import Agent
 from jaxrl_buffers import NStep, Prioritized, Recent, ReplayBuffer, Uniform
 from jaxrl_buffers.checks import require_integer
 
-ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "sac": SAC}
-ACTION_SPACES = {"ddqn": (Discrete,), "sac": (Box,)}
+ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC}
+ACTION_SPACES = {"ddqn": (Discrete,), "ddpg": (Box,), "td3": (Box,), "sac": (Box, Discrete)}
 SAMPLERS: dict[str, Any] = {
     "uniform": Uniform,
     "prioritized": Prioritized,
@@ -47,7 +49,7 @@ class Settings:
     """Everything that decides the outcome of a run.
 
     Args:
-        algorithm: `ddqn`, `sac`.
+        algorithm: `ddqn`, `ddpg`, `td3`, `sac`.
         environment: a name that gymnax knows.
         plan: budgets and intervals.
         buffer: how samples are drawn: `uniform`, `prioritized`, `recent` or `recent_prioritized`.

@@ -8,15 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms import DDQN, SAC, Box, Discrete, Torso
+from algorithms import DDPG, DDQN, SAC, TD3, Box, Discrete, Torso
 from algorithms.types import Agent
 from jaxrl_buffers import Batch, Handle, Sample
 
 SMALL = Torso((8, 8))
+BOX = Box((-2.0, 0.0), (2.0, 1.0))
 AGENTS: dict[str, Callable[..., Agent]] = {
     "ddqn": lambda **options: DDQN(Discrete(3), SMALL, **options),
     "ddqn_dueling": lambda **options: DDQN(Discrete(3), SMALL, dueling=True, **options),
-    "sac": lambda **options: SAC(Box((-2.0, 0.0), (2.0, 1.0)), SMALL, **options),
+    "sac": lambda **options: SAC(BOX, SMALL, **options),
+    "sac_discrete": lambda **options: SAC(Discrete(3), SMALL, annealing_updates=100, **options),
+    "ddpg": lambda **options: DDPG(BOX, SMALL, noise="ornstein_uhlenbeck", **options),
+    "td3": lambda **options: TD3(BOX, SMALL, noise="pink", **options),
 }
 OBS = {"x": jax.ShapeDtypeStruct((4,), jnp.float32), "image": jax.ShapeDtypeStruct((5, 5, 1), jnp.uint8)}
 

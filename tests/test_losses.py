@@ -35,9 +35,40 @@ def test_targets_carry_no_gradient():
 
 
 def test_soft_value_and_policy_loss_by_hand():
-    q, log_prob, alpha = jnp.array([3.0, 2.0]), jnp.float32(-1.5), jnp.float32(0.2)
-    np.testing.assert_allclose(losses.soft_value(q, log_prob, alpha), 2 + 0.3, rtol=1e-6)
-    np.testing.assert_allclose(losses.soft_policy_loss(q, log_prob, alpha), -0.3 - 2, rtol=1e-6)
+    value, log_prob, alpha = jnp.float32(2.0), jnp.float32(-1.5), jnp.float32(0.2)
+    np.testing.assert_allclose(losses.soft_value(value, log_prob, alpha), 2 + 0.3, rtol=1e-6)
+    np.testing.assert_allclose(losses.soft_policy_loss(value, log_prob, alpha), -0.3 - 2, rtol=1e-6)
+
+
+def test_exact_expectations_agree_with_distrax_and_rlax():
+    key_q, key_logits = jax.random.split(jax.random.key(1))
+    q, logits = jax.random.normal(key_q, (40, 2, 5)), 3 * jax.random.normal(key_logits, (40, 5))
+    value, log_prob = jax.vmap(losses.exact_expectations)(q, jax.nn.log_softmax(logits))
+    policy = distrax.Categorical(logits=logits)
+    np.testing.assert_allclose(log_prob, -policy.entropy(), rtol=1e-5, atol=1e-6)
+    zero, one = jnp.zeros(40), jnp.ones(40)
+    expected = jax.vmap(rlax.expected_sarsa)(
+        jnp.zeros((40, 5)), jnp.zeros(40, jnp.int32), zero, one, q.min(1), policy.probs
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_exact_expectations_where_an_action_is_impossible():
+    """A probability of zero contributes nothing, and its gradient is finite."""
+    q = jnp.array([[1.0, 2.0], [3.0, 1.0]])
+    value, log_prob = losses.exact_expectations(q, jax.nn.log_softmax(jnp.array([0.0, 500.0])))
+    assert (value, log_prob) == (1, 0)
+    grads = jax.grad(lambda logits: sum(losses.exact_expectations(q, jax.nn.log_softmax(logits))))(
+        jnp.array([0.0, 500.0])
+    )
+    assert jnp.isfinite(grads).all()
+
+
+def test_smoothing_noise_is_clipped_and_so_is_the_action():
+    """Row 38: component by component."""
+    action, noise = jnp.array([0.0, 0.9, -0.9, 0.2]), jnp.array([0.7, 0.3, -2.0, -0.1])
+    smoothed = losses.smoothed_action(action, noise, jnp.float32(0.5))
+    np.testing.assert_allclose(smoothed, [0.5, 1.0, -1.0, 0.1], rtol=1e-6)
 
 
 def test_the_temperature_rises_while_entropy_is_missing():

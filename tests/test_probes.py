@@ -11,12 +11,22 @@ import pytest
 from probes import GAMMA, PROBES, Probe, stacked
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, SAC, Box, Discrete, Plan, Torso, environments, train
+from algorithms import DDPG, DDQN, SAC, TD3, Box, Discrete, Plan, Torso, environments, train
 
 SMALL = Torso((32, 32))
 PLAN = Plan(
     total_steps=4_800, num_envs=4, start_steps=800, update_every=4, num_updates=1, mini_batch_size=64, test_every=0
 )
+BOX = Box((-1.0,), (1.0,))
+FAST = {"learning_rate_q": 3e-3, "learning_rate_pi": 3e-3, "polyak": 0.9, "max_grad_norm": 10.0}
+COLD = {"learns_alpha": False, "initial_alpha": 1e-3}
+AGENTS = {
+    "ddqn": DDQN(Discrete(2), SMALL, learning_rate=3e-3, polyak=0.9, max_grad_norm=10.0),
+    "sac": SAC(BOX, SMALL, **FAST, **COLD),
+    "sac_discrete": SAC(Discrete(2), SMALL, **FAST, **COLD),
+    "ddpg": DDPG(BOX, SMALL, noise_scale=0.5, **FAST),
+    "td3": TD3(BOX, SMALL, noise_scale=0.5, **FAST),
+}
 # What to look at: both signs at time 0, and time 1 after a positive sign.
 OBSERVATIONS = jnp.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
 
@@ -24,19 +34,7 @@ OBSERVATIONS = jnp.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
 @functools.cache
 def trained(agent_name: str) -> tuple[np.ndarray, np.ndarray]:
     """Train on all probes at once; return values `[P, 3, C]` of candidate actions, and chosen actions `[P, 3]`."""
-    agent = {
-        "ddqn": DDQN(Discrete(2), SMALL, learning_rate=3e-3, polyak=0.9, max_grad_norm=10.0),
-        "sac": SAC(
-            Box((-1.0,), (1.0,)),
-            SMALL,
-            learns_alpha=False,
-            learning_rate_q=3e-3,
-            learning_rate_pi=3e-3,
-            polyak=0.9,
-            initial_alpha=1e-3,
-            max_grad_norm=10.0,
-        ),
-    }[agent_name]
+    agent = AGENTS[agent_name]
     env = environments.wrap(Probe(isinstance(agent.action_space, Discrete)))
     buffer = jb.uniform(1_200, 4, gamma=GAMMA)
 
@@ -53,14 +51,16 @@ def values(agent, state):
     """Return the values `[3, C]` of both discrete actions, or of -0.5 and 0.5."""
     if isinstance(agent, DDQN):
         return agent._values(state.params, OBSERVATIONS)
-    candidates = [jnp.full((3, 1), action) for action in (-0.5, 0.5)]
-    return jnp.stack([agent._values(state.params.critics, OBSERVATIONS, a).mean(0) for a in candidates], axis=1)
+    candidates = (0, 1) if isinstance(agent.action_space, Discrete) else (-0.5, 0.5)
+    actions = [jnp.full((3, *agent.action_space.example.shape), action) for action in candidates]
+    networks = agent.policy if isinstance(agent, SAC) else agent.networks
+    return jnp.stack([networks.values(state.params.critics, OBSERVATIONS, a).mean(0) for a in actions], axis=1)
 
 
-@pytest.fixture(params=["ddqn", "sac"])
+@pytest.fixture(params=AGENTS)
 def of_probe(request):
     found, action = trained(request.param)
-    return lambda name: (found[list(PROBES).index(name)], action[list(PROBES).index(name)], request.param)
+    return lambda name: (found[list(PROBES).index(name)], action[list(PROBES).index(name)], AGENTS[request.param])
 
 
 def test_constant_reward(of_probe):
@@ -81,9 +81,10 @@ def test_delayed_reward(of_probe):
 
 
 def test_reward_by_action(of_probe):
-    q, action, name = of_probe("reward by action")
-    np.testing.assert_allclose(q[:2], [[-1, 1]] * 2 if name == "ddqn" else [[-1, 0]] * 2, atol=0.15)
-    np.testing.assert_allclose(action[:2], 1 if name == "ddqn" else 0.5, atol=0.15)
+    q, action, agent = of_probe("reward by action")
+    is_discrete = isinstance(agent.action_space, Discrete)
+    np.testing.assert_allclose(q[:2], [[-1, 1]] * 2 if is_discrete else [[-1, 0]] * 2, atol=0.15)
+    np.testing.assert_allclose(action[:2], 1 if is_discrete else 0.5, atol=0.15)
 
 
 def test_a_time_limit_bootstraps(of_probe):

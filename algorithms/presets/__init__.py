@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from algorithms.plan import Plan
-from algorithms.presets import ddqn_cartpole, sac_pendulum
+from algorithms.presets import (
+    ddpg_pendulum,
+    ddqn_cartpole,
+    sac_cartpole,
+    sac_pendulum,
+    td3_mountain_car,
+    td3_pendulum,
+)
 from algorithms.settings import ALGORITHMS, Settings, require_name
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
+    ("ddpg", "Pendulum-v1"): ddpg_pendulum.SETTINGS,
+    ("td3", "Pendulum-v1"): td3_pendulum.SETTINGS,
+    ("td3", "MountainCarContinuous-v0"): td3_mountain_car.SETTINGS,
     ("sac", "Pendulum-v1"): sac_pendulum.SETTINGS,
+    ("sac", "CartPole-v1"): sac_cartpole.SETTINGS,
 }
 UNTUNED = {"plan": Plan(total_steps=100_000, update_every=1, num_updates=1, mini_batch_size=128)}
 

@@ -1,0 +1,126 @@
+"""What algorithms with a deterministic policy have in common: networks, state, losses and steps.
+
+    y    = r + discount * min_j Q_target,j(s', a')
+    L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
+    L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
+
+An algorithm decides what `a'` is, how many critics there are, and when policy and targets move.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms import losses, networks, optimization
+from algorithms.networks import Critic, DeterministicActor, Torso
+from algorithms.optimization import Schedule
+from algorithms.spaces import Box
+from algorithms.types import StepInfo
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+
+class ActorCritics(NamedTuple):
+    """Parameters, their gradients, or their optimizers."""
+
+    actor: PyTree
+    critics: PyTree  # leaves [C, ...]
+
+
+class DeterministicState(NamedTuple):
+    """What a learner with a deterministic policy remembers."""
+
+    params: ActorCritics
+    target: ActorCritics
+    optimizer: ActorCritics  # one optimizer a group
+    num_updates: jax.Array  # int32[]
+
+
+class Networks(NamedTuple):
+    """A policy and `C` stacked critics, all on actions in `[-1, 1]`."""
+
+    action_space: Box
+    torso: Torso
+    num_critics: int
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
+        """Return the first state; consumes `key`."""
+        obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
+        key_actor, key_critics = jax.random.split(key)
+        keys = jax.random.split(key_critics, self.num_critics)
+        critics = jax.vmap(self._critic.init, in_axes=(0, None, None))(keys, obs, action)
+        params = ActorCritics(self._actor.init(key_actor, obs), critics)
+        target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
+        optimizer = ActorCritics(*map(optimization.init, params))
+        return DeterministicState(params, target, optimizer, jnp.zeros((), jnp.int32))
+
+    def policy(self, actor: PyTree, obs: PyTree) -> jax.Array:
+        """Return actions `float32[B, A]` in `[-1, 1]`."""
+        return networks.batched(self._actor)(actor, obs)
+
+    def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
+        """Return values `float32[C, B]` of actions in `[-1, 1]`."""
+        return jax.vmap(networks.batched(self._critic), in_axes=(0, None, None))(critics, obs, action)
+
+    def gradients(
+        self, state: DeterministicState, sample: Sample, next_action: jax.Array
+    ) -> tuple[ActorCritics, StepInfo]:
+        """Return the gradients of critics and policy, both at the present parameters, for given actions `a'`."""
+        batch = sample.batch
+        next_value = jnp.min(self.values(state.target.critics, batch.next_obs, next_action), axis=0)
+        target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
+        (loss_q, q), critics = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critics, sample, target)
+        loss_pi, actor = jax.value_and_grad(self._actor_loss)(state.params.actor, state.params.critics, sample)
+        metrics = {
+            "loss_q": loss_q,
+            "loss_pi": loss_pi,
+            "q": jnp.mean(q),
+            "grad_norm_q": optax.tree.norm(critics),
+            "grad_norm_pi": optax.tree.norm(actor),
+        }
+        return ActorCritics(actor, critics), StepInfo(jnp.abs(jnp.min(q, axis=0) - target), metrics)
+
+    def _critic_loss(self, critics: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = self.values(critics, sample.batch.obs, self.action_space.normalize(sample.batch.action))
+        return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * (q - target[None]) ** 2, axis=1)), q
+
+    def _actor_loss(self, actor: PyTree, critics: PyTree, sample: Sample) -> jax.Array:
+        first = jax.tree.map(lambda leaf: leaf[:1], critics)
+        q = self.values(first, sample.batch.obs, self.policy(actor, sample.batch.obs))[0]
+        return -jnp.mean(sample.weights * q)
+
+    @property
+    def _actor(self) -> DeterministicActor:
+        return DeterministicActor(self.action_space.size, self.torso)
+
+    @property
+    def _critic(self) -> Critic:
+        return Critic(self.torso)
+
+
+class Rates(NamedTuple):
+    """How far one update goes."""
+
+    q: Scalar
+    pi: Scalar
+    max_grad_norm: Scalar
+    polyak: Scalar
+    schedule: Schedule | None
+
+
+def apply(
+    state: DeterministicState, grads: ActorCritics, rates: Rates, moves_policy: Any, moves_target: Any
+) -> DeterministicState:
+    """Step the critics, the policy where `moves_policy`, and average both into the targets where `moves_target`."""
+    limit, schedule = rates.max_grad_norm, rates.schedule
+    critics, optimizer_q = optimization.step(
+        state.params.critics, grads.critics, state.optimizer.critics, rates.q, limit, schedule
+    )
+    policy = optimization.step(state.params.actor, grads.actor, state.optimizer.actor, rates.pi, limit, schedule)
+    actor, optimizer_pi = optimization.where(moves_policy, policy, (state.params.actor, state.optimizer.actor))
+    params = ActorCritics(actor, critics)
+    target = optimization.polyak(state.target, params, rates.polyak, moves_target)
+    return DeterministicState(params, target, ActorCritics(optimizer_pi, optimizer_q), state.num_updates + 1)
