@@ -24,8 +24,8 @@ import optax
 from flax import struct
 
 from algorithms import losses, optimization
-from algorithms.networks import QNetwork, Torso
-from algorithms.spaces import Discrete, Space
+from algorithms.networks import QNetwork, Torso, apply_batch
+from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -67,7 +67,7 @@ class DDQN(struct.PyTreeNode):
         (3,)
     """
 
-    action_space: Space = struct.field(pytree_node=False)
+    action_space: Discrete = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     dueling: bool = struct.field(pytree_node=False, default=False)
     learning_rate: Scalar = 1e-4
@@ -153,4 +153,4 @@ class DDQN(struct.PyTreeNode):
         return DDQNState(params, target, optimizer, epsilon, num_updates)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
-        return jax.vmap(self.network.apply, in_axes=(None, 0))(params, obs)
+        return apply_batch(self.network, params, obs)

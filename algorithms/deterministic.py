@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from algorithms import losses, optimization
-from algorithms.networks import Critic, DeterministicActor, Torso
+from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar
@@ -58,12 +58,11 @@ class Networks(NamedTuple):
 
     def policy(self, actor: PyTree, obs: PyTree) -> jax.Array:
         """Return actions `float32[B, A]` in `[-1, 1]`."""
-        return jax.vmap(self._actor.apply, in_axes=(None, 0))(actor, obs)
+        return apply_batch(self._actor, actor, obs)
 
     def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return values `float32[C, B]` of actions in `[-1, 1]`."""
-        one = jax.vmap(self._critic.apply, in_axes=(None, 0, 0))
-        return jax.vmap(one, in_axes=(0, None, None))(critics, obs, action)
+        return apply_stack(self._critic, critics, obs, action)
 
     def gradients(
         self, state: DeterministicState, sample: Sample, next_action: jax.Array

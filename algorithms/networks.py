@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -107,6 +109,17 @@ class GaussianActor(nn.Module):
     def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
         mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2)
         return mean, log_std
+
+
+def apply_batch(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
+    """Apply a network to every sample: inputs `[B, ...]`, outputs `[B, ...]`."""
+    apply: Any = network.apply
+    return jax.vmap(apply, in_axes=(None, *[0] * len(inputs)))(params, *inputs)
+
+
+def apply_stack(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
+    """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
+    return jax.vmap(lambda params: apply_batch(network, params, *inputs))(params)
 
 
 def _small_head(size: int) -> nn.Dense:

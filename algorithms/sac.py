@@ -45,7 +45,7 @@ class SACParams(NamedTuple):
 
     actor: PyTree
     critics: PyTree  # leaves [2, ...]
-    log_alpha: jax.Array  # float32[]
+    log_alpha: PyTree  # float32[]
 
 
 class SACState(NamedTuple):

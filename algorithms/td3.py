@@ -27,7 +27,7 @@ from flax import struct
 from algorithms import deterministic, exploration, losses, optimization
 from algorithms.deterministic import ActorCritics, DeterministicState, Networks, Rates
 from algorithms.networks import Torso
-from algorithms.spaces import Box, Space
+from algorithms.spaces import Box
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -60,7 +60,7 @@ class TD3(struct.PyTreeNode):
         (3, 1)
     """
 
-    action_space: Space = struct.field(pytree_node=False)
+    action_space: Box = struct.field(pytree_node=False)
     torso: Torso = struct.field(pytree_node=False, default=Torso())
     noise: str = struct.field(pytree_node=False, default="gaussian")
     learning_rate_q: Scalar = 1e-4
