@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from algorithms import losses, networks, optimization
-from algorithms.networks import QNetwork, Torso
+from algorithms import losses, optimization
+from algorithms.networks import QNetwork, Torso, apply_batch
 from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
@@ -156,4 +156,4 @@ class DDQN(struct.PyTreeNode):
         return DDQNState(params, target, optimizer, epsilon, num_updates)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
-        return networks.batched(self.network)(params, obs)
+        return apply_batch(self.network, params, obs)

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from algorithms import losses, networks, optimization
-from algorithms.networks import Critic, DeterministicActor, Torso
+from algorithms import losses, optimization
+from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
@@ -59,11 +59,11 @@ class Networks(NamedTuple):
 
     def policy(self, actor: PyTree, obs: PyTree) -> jax.Array:
         """Return actions `float32[B, A]` in `[-1, 1]`."""
-        return networks.batched(self._actor)(actor, obs)
+        return apply_batch(self._actor, actor, obs)
 
     def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return values `float32[C, B]` of actions in `[-1, 1]`."""
-        return jax.vmap(networks.batched(self._critic), in_axes=(0, None, None))(critics, obs, action)
+        return apply_stack(self._critic, critics, obs, action)
 
     def gradients(
         self, state: DeterministicState, sample: Sample, next_action: jax.Array

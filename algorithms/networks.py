@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -112,13 +111,15 @@ class GaussianActor(nn.Module):
         return mean, log_std
 
 
-def batched(network: nn.Module) -> Callable[..., Any]:
-    """Return a network as a function of its parameters and of inputs with an axis `B` in front."""
+def apply_batch(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
+    """Apply a network to every sample: inputs `[B, ...]`, outputs `[B, ...]`."""
+    apply: Any = network.apply
+    return jax.vmap(apply, in_axes=(None, *[0] * len(inputs)))(params, *inputs)
 
-    def apply(params: PyTree, *inputs: PyTree) -> Any:
-        return jax.vmap(network.apply, in_axes=(None, *[0] * len(inputs)))(params, *inputs)
 
-    return apply
+def apply_stack(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
+    """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
+    return jax.vmap(lambda params: apply_batch(network, params, *inputs))(params)
 
 
 def _small_head(size: int) -> nn.Dense:

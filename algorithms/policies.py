@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from algorithms import losses
 from algorithms.distributions import TanhNormal
-from algorithms.networks import CategoricalActor, Critic, GaussianActor, QNetwork, Torso, batched
+from algorithms.networks import CategoricalActor, Critic, GaussianActor, QNetwork, Torso, apply_batch, apply_stack
 from algorithms.spaces import Box, Discrete
 from jaxrl_buffers.types import PyTree
 
@@ -82,10 +82,10 @@ class SquashedGaussian(NamedTuple):
         return self._normalized_values(critics, obs, self.action_space.normalize(action))
 
     def _normalized_values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
-        return jax.vmap(batched(self._critic), in_axes=(0, None, None))(critics, obs, action)
+        return apply_stack(self._critic, critics, obs, action)
 
     def _distribution(self, actor: PyTree, obs: PyTree) -> TanhNormal:
-        return TanhNormal.of(*batched(self._actor)(actor, obs))
+        return TanhNormal.of(*apply_batch(self._actor, actor, obs))
 
     @property
     def _actor(self) -> GaussianActor:
@@ -131,10 +131,10 @@ class Categorical(NamedTuple):
         return jnp.take_along_axis(self._all_values(critics, obs), action[None, :, None], axis=2)[..., 0]
 
     def _all_values(self, critics: PyTree, obs: PyTree) -> jax.Array:
-        return jax.vmap(batched(self._critic), in_axes=(0, None))(critics, obs)
+        return apply_stack(self._critic, critics, obs)
 
     def _log_probs(self, actor: PyTree, obs: PyTree) -> jax.Array:
-        return batched(self._actor)(actor, obs)
+        return apply_batch(self._actor, actor, obs)
 
     @property
     def _actor(self) -> CategoricalActor:

@@ -46,7 +46,7 @@ class SACParams(NamedTuple):
 
     actor: PyTree
     critics: PyTree  # leaves [2, ...]
-    log_alpha: Any  # float32[]
+    log_alpha: PyTree  # float32[]
 
 
 class SACState(NamedTuple):

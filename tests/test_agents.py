@@ -111,6 +111,19 @@ def test_hyper_parameters_are_leaves(name):
 
 
 @names
+def test_each_learning_rate_moves_its_own_group(name):
+    """Row 44."""
+    agent, state, batch, key, jit_update = start(name)
+    groups = {"learning_rate_q": "critics", "learning_rate_pi": "actor", "learning_rate_alpha": "log_alpha"}
+    groups = {rate: group for rate, group in groups.items() if rate in jb.parameters(agent)}
+    for rate in groups:
+        after, *_ = jit_update(agent.replace(**{rate: 0.0}), state, batch, key)
+        for other, group in groups.items():
+            pairs = zip(*(jax.tree.leaves(getattr(s.params, group)) for s in (state, after)), strict=True)
+            assert all(jnp.any(a != b) == (other != rate) for a, b in pairs)
+
+
+@names
 def test_unknown_hyper_parameters_are_refused(name):
     """Row 44."""
     with pytest.raises(ValueError, match="has no parameter 'gamma'"):

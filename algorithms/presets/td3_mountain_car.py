@@ -4,7 +4,7 @@ from algorithms.plan import Plan
 
 SETTINGS = {
     "plan": Plan(
-        total_steps=150_000,
+        total_steps=80_000,
         num_envs=10,
         start_steps=10_000,
         update_every=40,
@@ -13,7 +13,7 @@ SETTINGS = {
         test_every=10_000,
         num_test_episodes=10,
     ),
-    "capacity": 150_000,
+    "capacity": 80_000,
     "gamma": 0.995,
     "n_step": 5,
     "hidden_sizes": (64, 64),

@@ -1,0 +1,134 @@
+"""DDPG and TD3: what the target is made of, what is delayed, and whose gradient the policy follows."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import rlax
+from test_golden import linear, stacked
+
+from algorithms import DDPG, TD3, Box, Torso
+from jaxrl_buffers import Batch, Handle, Sample
+
+BOX = Box((-2.0, 0.0), (2.0, 1.0))
+AGENTS = {"ddpg": DDPG(BOX, Torso((8,))), "td3": TD3(BOX, Torso((8,)))}
+
+
+def sample(key, num=8):
+    key_obs, key_next, key_action = jax.random.split(key, 3)
+    obs, next_obs = jax.random.normal(key_obs, (num, 3)), jax.random.normal(key_next, (num, 3))
+    batch = Batch(obs, BOX.sample(key_action, num), jnp.ones(num), jnp.full(num, 0.9), next_obs, jnp.ones(num, bool))
+    return Sample(batch, Handle(jnp.zeros(num, jnp.int32), jnp.arange(num, dtype=jnp.int32)), jnp.ones(num))
+
+
+@functools.cache
+def functions(name):
+    agent = AGENTS[name]
+    init = jax.jit(lambda key: agent.init(key, jax.ShapeDtypeStruct((3,), jnp.float32), BOX.example))
+    return init, jax.jit(type(agent).gradients, static_argnames="pass_index")
+
+
+def changed(params):
+    return jax.tree.map(lambda leaf: leaf + 0.3, params)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_target_takes_the_action_of_the_target_policy(name):
+    """Rows 37 and 38 [G2, T4]."""
+    init, gradients = functions(name)
+    state, batch, key = init(jax.random.key(0)), sample(jax.random.key(1)), jax.random.key(2)
+    errors = lambda state: gradients(AGENTS[name], state, batch, key, pass_index=0)[1].priorities  # noqa: E731
+    params, target = state.params, state.target
+    before = errors(state)
+    np.testing.assert_array_equal(errors(state._replace(params=params._replace(actor=changed(params.actor)))), before)
+    after = errors(state._replace(target=target._replace(actor=changed(target.actor))))
+    assert jnp.all(after != before)
+
+
+def test_ddpg_has_no_noise_inside_losses():
+    """Row 37."""
+    init, gradients = functions("ddpg")
+    state, batch = init(jax.random.key(0)), sample(jax.random.key(1))
+    one, two = (gradients(AGENTS["ddpg"], state, batch, jax.random.key(seed), pass_index=0) for seed in range(2))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def test_smoothing_noise_is_drawn_for_every_sample_and_component():
+    """Row 38 [T3, T5, T6]: a critic that is one component of the action tells what the target action was."""
+    num = 4_000
+    agent = TD3(BOX, Torso(()), target_update_interval=1)
+    batch = sample(jax.random.key(0), num)
+    zeros = jax.tree.map(jnp.zeros_like, batch.batch)
+    middle = jnp.tile(jnp.array([[0.0, 0.5]]), (num, 1))  # of the bounds, so 0 for the networks
+    batch = batch._replace(batch=zeros._replace(action=middle, discount=jnp.ones(num)))
+
+    @jax.jit
+    def noise_of(weight):
+        state = agent.init(jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32), BOX.example)
+        critic = linear(weight)
+        target = state.target._replace(actor=linear(np.zeros((2, 3))), critics=stacked(critic, critic))
+        params = state.params._replace(critics=stacked(critic, critic))
+        state = state._replace(params=params, target=target)
+        return agent.gradients(state, batch, jax.random.key(5), 0)[1].priorities
+
+    first, second = (np.asarray(noise_of(np.array([[0.0, 0, 0, *weight]]))) for weight in ((1, 0), (0, 1)))
+    for found in (first, second):
+        assert found.max() == 0.5
+        np.testing.assert_allclose(np.mean(found == 0.5), 0.0124, atol=0.01)  # beyond 2.5 standard deviations
+        np.testing.assert_allclose(np.median(found), 0.6745 * 0.2, atol=0.01)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.08
+
+
+def test_the_delay_masks_the_update():
+    """Row 38 [T1]: with interval 2, policy, its optimizer and all targets move at updates 1, 3, 5, 7 and 9."""
+    agent, batch = AGENTS["td3"], sample(jax.random.key(1))
+
+    def update(state, key):
+        grads, _ = agent.gradients(state, batch, key, 0)
+        state = agent.apply(state, grads)
+        return state, (state, optax.tree.norm(grads.actor))
+
+    @jax.jit
+    def run(state):
+        return jax.lax.scan(update, state, jax.random.split(jax.random.key(2), 10))[1]
+
+    first = functions("td3")[0](jax.random.key(0))
+    states, norms = run(first)
+    assert jnp.all(norms > 0)  # there always is a gradient
+    history = jax.tree.map(lambda one, many: np.concatenate([one[None], many]), first, states)
+
+    def moved(tree):
+        flat = np.concatenate([leaf.reshape(11, -1) for leaf in jax.tree.leaves(tree)], axis=1)
+        return np.any(flat[1:] != flat[:-1], axis=1).tolist()
+
+    for tree in (history.params.actor, history.optimizer.actor, history.target.actor, history.target.critics):
+        assert moved(tree) == [True, False] * 5
+    for tree in (history.params.critics, history.optimizer.critics):
+        assert moved(tree) == [True] * 10
+    np.testing.assert_array_equal(history.optimizer.actor.count, [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
+
+
+def test_the_policy_gradient_agrees_with_rlax():
+    agent, batch = AGENTS["td3"], sample(jax.random.key(1))
+    init, gradients = functions("td3")
+    state = init(jax.random.key(0))
+    grads, _ = gradients(agent, state, batch, jax.random.key(2), pass_index=0)
+
+    @jax.jit
+    def oracle(state):
+        def value(action):
+            return jnp.sum(agent.networks.values(state.params.critics, batch.batch.obs, action)[0])
+
+        def loss(actor):
+            of_components = jax.vmap(rlax.dpg_loss)(agent.networks.policy(actor, batch.batch.obs), slope)
+            return jnp.mean(jnp.sum(of_components, axis=1))
+
+        slope = jax.grad(value)(agent.networks.policy(state.params.actor, batch.batch.obs))
+        return jax.grad(loss)(state.params.actor)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads.actor, oracle(state))
