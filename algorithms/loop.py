@@ -3,6 +3,9 @@
 `train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run the same program in chunks: `init`, then
 `run` as often as they like, with `evaluate` in between; the result is the same bit for bit, because the randomness of
 iteration `i` is `fold_in(key, i)` and everything else is in the state.
+
+The buffer decides how an iteration learns: from samples of a replay buffer (`train_step`), or, if it is a `Rollout`, in
+epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms import on_policy
 from algorithms.environments import Environment, EnvironmentState, Finished
 from algorithms.evaluation import evaluate
-from algorithms.metrics import Sums, as_vector
+from algorithms.metrics import Scalars, Sums
 from algorithms.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import ReplayBuffer, Transition
 from jaxrl_buffers.replay import ReplayState
+from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+Buffer = ReplayBuffer | Rollout  # a replay buffer to learn off-policy, a rollout to learn on-policy
 
 
 class Collector(NamedTuple):
@@ -35,7 +42,7 @@ class TrainState(NamedTuple):
     """Everything that a training run remembers."""
 
     agent: PyTree
-    buffer: ReplayState
+    buffer: PyTree  # the state of the replay buffer; () with a rollout
     collector: Collector
     key: jax.Array  # of the training iterations
     iteration: jax.Array  # int32[]
@@ -51,9 +58,7 @@ class Keys(NamedTuple):
     gradients: jax.Array  # keys [U]
 
 
-def train(
-    key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan
-) -> tuple[TrainState, Metrics]:
+def train(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[TrainState, Metrics]:
     """Train from scratch; consumes `key`.
 
     Returns:
@@ -89,7 +94,7 @@ def train(
     return state, metrics
 
 
-def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan) -> TrainState:
+def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
     """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
     plan.check_buffer(buffer)
     key_agent, key_env, key_warmup, key_train = jax.random.split(key, 4)
@@ -97,43 +102,22 @@ def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, p
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
     row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
-    buffer_state = buffer.init(env.transition(row_extras))
-
-    def warm_up(carry: Any, keys: Any) -> tuple[Any, None]:
-        agent_state, buffer_state, collector = carry
-        collector, chunk, _ = collect(agent, agent_state, env, collector, *keys, is_random=True)
-        return (agent.observe(agent_state, chunk), buffer.add(buffer_state, chunk), collector), None
-
-    num_rows = plan.start_steps // plan.num_envs
-    key_act, key_step = jax.random.split(key_warmup)
-    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
-    (agent_state, buffer_state, collector), _ = jax.lax.scan(warm_up, (agent_state, buffer_state, collector), keys)
-    metrics = jax.eval_shape(
-        lambda *args: train_step(agent, buffer, *args, batch_size=plan.mini_batch_size),
-        *(agent_state, buffer_state, key_env, key_env),
-    )[2]
-    sums = Sums.zero(sorted(metrics))
-    return TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), sums)
+    # A rollout is learned from at once and not kept.
+    buffer_state = () if isinstance(buffer, Rollout) else buffer.init(env.transition(row_extras))
+    state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
+    if plan.start_steps:
+        state = _warm_up(state, agent, buffer, env, plan, key_warmup)
+    return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
 
 
 def run(
-    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, num_iterations: int
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, num_iterations: int
 ) -> TrainState:
     """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
 
     def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
         collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
-        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
-
-        def update(learner: Any, inputs: Any) -> tuple[Any, jax.Array]:
-            key_sample, key_gradients, progress = inputs
-            *learner, metrics = train_step(
-                agent, buffer, *learner, key_sample, key_gradients, plan.mini_batch_size, progress=progress
-            )
-            return tuple(learner), as_vector(metrics)
-
-        progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
-        learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
+        *learner, metrics = _learn(agent, buffer, state.agent, state.buffer, chunk, keys, plan)
         sums = state.sums.add(metrics, finished)
         return TrainState(*learner, collector, state.key, state.iteration + 1, sums), None
 
@@ -196,13 +180,15 @@ def train_step(
 ) -> tuple[Any, ReplayState, Metrics]:
     """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
+    metrics = {}
     for index in range(agent.num_passes):
-        key = key_gradients if agent.num_passes == 1 else jax.random.fold_in(key_gradients, index)
+        key = jax.random.clone(key_gradients) if index else key_gradients
         grads, info = agent.gradients(agent_state, sample, key, index)
         if index == 0:
             buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+            metrics = _sample_metrics(buffer_state, sample, info.priorities)
         agent_state = agent.apply(agent_state, grads)
-    metrics = {**info.metrics, **_sample_metrics(buffer_state, sample, info.priorities)}
+        metrics |= info.metrics
     return agent_state, buffer_state, metrics
 
 
@@ -210,6 +196,55 @@ def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
     """Return the means since the last reading, and the state from which the next ones begin."""
     steps = plan.start_steps + state.iteration * plan.update_every
     return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.means()}
+
+
+def _learn(
+    agent: Any, buffer: Buffer, agent_state: Any, buffer_state: PyTree, chunk: Transition, keys: Keys, plan: Plan
+) -> tuple[Any, PyTree, Scalars]:
+    """Make the updates of one iteration: from all that is stored, or from the new rows alone if they are a rollout."""
+    agent_state = agent.observe(agent_state, chunk)
+    if isinstance(buffer, Rollout):
+        agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
+        return agent_state, buffer_state, metrics
+
+    def update(learner: Any, inputs: Any) -> tuple[Any, Scalars]:
+        key_sample, key_gradients, progress = inputs
+        *learner, metrics = train_step(
+            agent, buffer, *learner, key_sample, key_gradients, plan.mini_batch_size, progress=progress
+        )
+        return tuple(learner), Scalars.of(metrics)
+
+    progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
+    learner = agent_state, buffer.add(buffer_state, chunk)
+    learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
+    return *learner, metrics
+
+
+def _warm_up(
+    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, key: jax.Array
+) -> TrainState:
+    """Collect `start_steps` with random actions; consumes `key`."""
+
+    def step(state: TrainState, keys: Any) -> tuple[TrainState, None]:
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=True)
+        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
+        return TrainState(*learner, collector, *state[3:]), None
+
+    num_rows = plan.start_steps // plan.num_envs
+    key_act, key_step = jax.random.split(key)
+    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
+    return jax.lax.scan(step, state, keys)[0]
+
+
+def _metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what every update reports, by tracing one iteration."""
+
+    def metrics(state: TrainState) -> Scalars:
+        keys = _iteration_keys(state.key, plan)
+        _, chunk, _ = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
+        return _learn(agent, buffer, state.agent, state.buffer, chunk, keys, plan)[2]
+
+    return jax.eval_shape(metrics, state).names
 
 
 def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:

@@ -75,6 +75,27 @@ class Critic(nn.Module):
         return nn.Dense(1)(self.torso((obs, action)))[0]
 
 
+class ValueNetwork(nn.Module):
+    """The value `float32[]` of an observation."""
+
+    torso: Torso = Torso()
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return nn.Dense(1)(self.torso(obs))[0]
+
+
+class CategoricalActor(nn.Module):
+    """Log-probabilities `float32[A]` of all discrete actions."""
+
+    num_actions: int
+    torso: Torso = Torso()
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return jax.nn.log_softmax(_small_head(self.num_actions)(self.torso(obs)))
+
+
 class GaussianActor(nn.Module):
     """Mean and logarithm of the standard deviation, `float32[A]` each, of a Gaussian policy."""
 
@@ -83,10 +104,13 @@ class GaussianActor(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
-        # Small first outputs: the policy begins near the middle of the bounds, wide, and nowhere saturated.
-        head = nn.Dense(2 * self.action_size, kernel_init=nn.initializers.orthogonal(0.01))
-        mean, log_std = jnp.split(head(self.torso(obs)), 2)
+        mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2)
         return mean, log_std
+
+
+def _small_head(size: int) -> nn.Dense:
+    """A last layer with small first outputs: a policy begins near the middle of its bounds, nowhere saturated."""
+    return nn.Dense(size, kernel_init=nn.initializers.orthogonal(0.01))
 
 
 def _as_float(leaf: jax.Array) -> jax.Array:

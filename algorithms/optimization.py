@@ -43,4 +43,14 @@ def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array) -> P
 def count(num_updates: jax.Array, interval: Scalar) -> tuple[jax.Array, jax.Array]:
     """Count an update that was made; tell whether the target is due, as it is at every `interval`-th one."""
     num_updates = num_updates + 1
-    return num_updates, num_updates % jnp.maximum(jnp.asarray(interval, jnp.int32), 1) == 0
+    return num_updates, is_due(num_updates, interval)
+
+
+def is_due(num_updates: jax.Array, interval: Scalar) -> jax.Array:
+    """Tell whether a number of updates is a multiple of `interval`; an interval of 0 counts as 1."""
+    return num_updates % jnp.maximum(jnp.asarray(interval, jnp.int32), 1) == 0
+
+
+def where(condition: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
+    """Return one tree or the other; a delayed step so leaves parameters and optimizer exactly as they were."""
+    return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)

@@ -1,0 +1,46 @@
+"""Stochastic policies for any action space, from a network to a distribution to the environment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.distributions import Categorical, Normal
+from algorithms.networks import CategoricalActor, GaussianActor, Torso
+from algorithms.spaces import Discrete, Space
+from jaxrl_buffers.types import PyTree
+
+
+class Policy(NamedTuple):
+    """A `Categorical` over discrete actions, or a `Normal` over continuous ones in `[-1, 1]`, clipped when taken.
+
+    Example:
+        >>> policy = Policy(Discrete(3), Torso((8,)))
+        >>> params = policy.init(jax.random.key(0), jnp.zeros(4))
+        >>> policy.distribution(params, jnp.zeros((5, 4))).mode().shape
+        (5,)
+    """
+
+    space: Space
+    torso: Torso
+
+    def init(self, key: jax.Array, obs: PyTree) -> PyTree:
+        """Return the parameters for observations like `obs`; consumes `key`."""
+        return self._network.init(key, obs)
+
+    def distribution(self, params: PyTree, obs: PyTree) -> Categorical | Normal:
+        """Return the distributions at observations `[N, ...]`."""
+        outputs = jax.vmap(self._network.apply, in_axes=(None, 0))(params, obs)
+        return Categorical(outputs) if isinstance(self.space, Discrete) else Normal.of(*outputs)
+
+    def to_environment(self, action: jax.Array) -> jax.Array:
+        """Translate drawn actions to what the environment takes."""
+        return action if isinstance(self.space, Discrete) else self.space.scale(jnp.clip(action, -1, 1))
+
+    @property
+    def _network(self) -> CategoricalActor | GaussianActor:
+        if isinstance(self.space, Discrete):
+            return CategoricalActor(self.space.num_actions, self.torso)
+        return GaussianActor(self.space.size, self.torso)
