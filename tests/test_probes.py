@@ -11,12 +11,16 @@ import pytest
 from probes import GAMMA, PROBES, Probe, stacked
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, SAC, Box, Discrete, Plan, Torso, environments, train
+from algorithms import DDQN, MPO, PPO, SAC, Box, Discrete, Plan, Torso, environments, train
 
 SMALL = Torso((32, 32))
 PLAN = Plan(
     total_steps=4_800, num_envs=4, start_steps=800, update_every=4, num_updates=1, mini_batch_size=64, test_every=0
 )
+ON_POLICY_PLAN = Plan(
+    total_steps=6_400, num_envs=4, start_steps=0, update_every=64, num_updates=16, mini_batch_size=32, test_every=0
+)
+MPO_OPTIONS = {"learning_rate_q": 3e-3, "learning_rate_pi": 3e-3, "polyak": 0.9, "max_grad_norm": 10.0}
 # What to look at: both signs at time 0, and time 1 after a positive sign.
 OBSERVATIONS = jnp.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
 
@@ -36,12 +40,17 @@ def trained(agent_name: str) -> tuple[np.ndarray, np.ndarray]:
             initial_alpha=1e-3,
             max_grad_norm=10.0,
         ),
+        "mpo": MPO(Box((-1.0,), (1.0,)), SMALL, num_samples=10, kl_variance_constraint=0.01, **MPO_OPTIONS),
+        "mpo discrete": MPO(Discrete(2), SMALL, **MPO_OPTIONS),
+        "ppo": PPO(Discrete(2), SMALL, learning_rate_pi=3e-3, learning_rate_v=3e-3, max_grad_norm=10.0),
     }[agent_name]
     env = environments.wrap(Probe(isinstance(agent.action_space, Discrete)))
-    buffer = jb.uniform(1_200, 4, gamma=GAMMA)
+    is_on_policy = isinstance(agent, PPO)
+    buffer = jb.rollout(16, 4, gamma=GAMMA) if is_on_policy else jb.uniform(1_200, 4, gamma=GAMMA)
+    plan = ON_POLICY_PLAN if is_on_policy else PLAN
 
     def run(key, params):
-        state, _ = train(key, agent, buffer, env.replace(params=params), PLAN)
+        state, _ = train(key, agent, buffer, env.replace(params=params), plan)
         action, _, _ = agent.act(state.agent, OBSERVATIONS, (), key, deterministic=True)
         return values(agent, state.agent), action.reshape(-1)
 
@@ -50,14 +59,20 @@ def trained(agent_name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def values(agent, state):
-    """Return the values `[3, C]` of both discrete actions, or of -0.5 and 0.5."""
+    """Return the values `[3, C]` of both discrete actions, or of -0.5 and 0.5; for PPO `[3, 1]`, of no action."""
     if isinstance(agent, DDQN):
         return agent._values(state.params, OBSERVATIONS)
+    if isinstance(agent, PPO):
+        return agent.value(state, OBSERVATIONS)[:, None]
     candidates = [jnp.full((3, 1), action) for action in (-0.5, 0.5)]
+    if isinstance(agent, MPO):
+        if agent.is_discrete:
+            candidates = [jnp.full(3, action) for action in (0, 1)]
+        return jnp.stack([agent._values(state.params.critic, OBSERVATIONS, a) for a in candidates], axis=1)
     return jnp.stack([agent._values(state.params.critics, OBSERVATIONS, a).mean(0) for a in candidates], axis=1)
 
 
-@pytest.fixture(params=["ddqn", "sac"])
+@pytest.fixture(params=["ddqn", "sac", "mpo", "mpo discrete", "ppo"])
 def of_probe(request):
     found, action = trained(request.param)
     return lambda name: (found[list(PROBES).index(name)], action[list(PROBES).index(name)], request.param)
@@ -82,8 +97,9 @@ def test_delayed_reward(of_probe):
 
 def test_reward_by_action(of_probe):
     q, action, name = of_probe("reward by action")
-    np.testing.assert_allclose(q[:2], [[-1, 1]] * 2 if name == "ddqn" else [[-1, 0]] * 2, atol=0.15)
-    np.testing.assert_allclose(action[:2], 1 if name == "ddqn" else 0.5, atol=0.15)
+    expected = {"ddqn": [-1, 1], "mpo discrete": [-1, 1], "ppo": [1]}.get(name, [-1, 0])
+    np.testing.assert_allclose(q[:2], [expected] * 2, atol=0.15)
+    np.testing.assert_allclose(action[:2], 0.5 if name in ("sac", "mpo") else 1, atol=0.15)
 
 
 def test_a_time_limit_bootstraps(of_probe):
