@@ -1,13 +1,15 @@
-"""Off-policy algorithms as pure functions that thread a replay buffer through one compiled program."""
+"""Algorithms as pure functions that thread a replay buffer through one compiled program."""
 
 from algorithms import environments
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
+from algorithms.mpo import MPO
 from algorithms.networks import Torso
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
+from algorithms.ppo import PPO
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.td3 import TD3
@@ -16,6 +18,8 @@ from algorithms.types import Agent, StepInfo
 __all__ = [
     "DDPG",
     "DDQN",
+    "MPO",
+    "PPO",
     "SAC",
     "TD3",
     "Agent",

@@ -1,13 +1,15 @@
-"""Distributions of actions, on one unbatched vector; callers `vmap`."""
+"""Distributions of actions: `TanhNormal` of one unbatched vector, for callers to `vmap`; the others with any axes."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+_LOG_2_PI = math.log(2 * math.pi)
 
 
 class TanhNormal(NamedTuple):
@@ -58,3 +60,79 @@ class TanhNormal(NamedTuple):
         normal = -0.5 * (noise**2 + jnp.log(2 * jnp.pi).astype(jnp.float32)) - self.log_std
         squash = 2 * (jnp.log(2.0).astype(jnp.float32) - before - jax.nn.softplus(-2 * before))
         return jnp.sum(normal - squash)
+
+
+class Normal(NamedTuple):
+    """A Gaussian with independent components `[..., A]`, not squashed: draws may lie outside of the bounds.
+
+    Example:
+        >>> policy = Normal.of(jnp.zeros(2), jnp.zeros(2))
+        >>> print(policy.log_prob(jnp.zeros(2)), policy.mode())
+        -1.837877 [0. 0.]
+    """
+
+    mean: jax.Array  # float32[..., A]
+    log_std: jax.Array  # float32[..., A]
+
+    @classmethod
+    def of(cls, mean: jax.Array, log_std: jax.Array) -> Normal:
+        """Return the distribution for a network's outputs, the standard deviation kept between e^-20 and e^2."""
+        return cls(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+
+    def mode(self) -> jax.Array:
+        """Return the mean."""
+        return self.mean
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Draw one action for each distribution; consumes `key`."""
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, jnp.float32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Return the log-densities `float32[...]` of actions `[..., A]`."""
+        noise = (action - self.mean) * jnp.exp(-self.log_std)
+        return -0.5 * jnp.sum(noise**2 + 2 * self.log_std + _LOG_2_PI, axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropies `float32[...]`."""
+        return jnp.sum(self.log_std + 0.5 * (1 + _LOG_2_PI), axis=-1)
+
+    def kl(self, other: Normal) -> jax.Array:
+        """Return `KL(self || other)` of each component, `float32[..., A]`; their sum is that of the whole.
+
+        log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1 / 2
+        """
+        log_ratio = self.log_std - other.log_std
+        distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return 0.5 * (jnp.expm1(2 * log_ratio) + distance**2) - log_ratio
+
+
+class Categorical(NamedTuple):
+    """A choice among `A` discrete actions.
+
+    Example:
+        >>> policy = Categorical(jnp.log(jnp.array([0.25, 0.75])))
+        >>> print(policy.mode(), jnp.exp(policy.log_prob(jnp.int32(0))))
+        1 0.25
+    """
+
+    log_probs: jax.Array  # float32[..., A], normalized
+
+    def mode(self) -> jax.Array:
+        """Return the most probable actions `int32[...]`."""
+        return jnp.argmax(self.log_probs, axis=-1).astype(jnp.int32)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Draw one action for each distribution, `int32[...]`; consumes `key`."""
+        return jax.random.categorical(key, self.log_probs).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Return the log-probabilities `float32[...]` of actions `int32[...]`."""
+        return jnp.take_along_axis(self.log_probs, action[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> jax.Array:
+        """Return the entropies `float32[...]`."""
+        return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
+
+    def kl(self, other: Categorical) -> jax.Array:
+        """Return `KL(self || other)`, `float32[...]`."""
+        return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)

@@ -4,6 +4,9 @@
 as often as they like, with `evaluate` in between. One long `run` and many short ones give the same bits, because the
 randomness of iteration `i` is `fold_in(key, i)` and everything else is in the state. (Inside `train` XLA may round the
 same sums in another order.)
+
+The buffer decides how an iteration learns: from samples of a replay buffer (`train_step`), or, if it is a `Rollout`, in
+epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
 """
 
 from __future__ import annotations
@@ -14,15 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms import on_policy
 from algorithms.environments import Environment, EnvironmentState, Finished
 from algorithms.evaluation import evaluate
-from algorithms.metrics import Sums, as_vector
+from algorithms.metrics import Scalars, Sums
 from algorithms.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import ReplayBuffer, Transition
 from jaxrl_buffers.replay import ReplayState
+from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+Buffer = ReplayBuffer | Rollout  # a replay buffer to learn off-policy, a rollout to learn on-policy
 
 
 class Collector(NamedTuple):
@@ -36,7 +43,7 @@ class TrainState(NamedTuple):
     """Everything that a training run remembers."""
 
     agent: PyTree
-    buffer: ReplayState
+    buffer: PyTree  # the state of the replay buffer; () with a rollout
     collector: Collector
     key: jax.Array  # of the training iterations
     iteration: jax.Array  # int32[]
@@ -52,9 +59,7 @@ class Keys(NamedTuple):
     gradients: jax.Array  # keys [U]
 
 
-def train(
-    key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan
-) -> tuple[TrainState, Metrics]:
+def train(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[TrainState, Metrics]:
     """Train from scratch; consumes `key`.
 
     Returns:
@@ -90,7 +95,7 @@ def train(
     return state, metrics
 
 
-def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan) -> TrainState:
+def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
     """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
     plan.check_buffer(buffer)
     key_agent, key_env, key_warmup, key_train = jax.random.split(key, 4)
@@ -98,52 +103,24 @@ def init(key: jax.Array, agent: Agent, buffer: ReplayBuffer, env: Environment, p
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
     row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
-    buffer_state = buffer.init(env.transition(row_extras))
-
-    def warm_up(carry: Any, keys: Any) -> tuple[Any, None]:
-        agent_state, buffer_state, collector = carry
-        collector, chunk, _ = collect(agent, agent_state, env, collector, *keys, is_random=True)
-        return (agent.observe(agent_state, chunk), buffer.add(buffer_state, chunk), collector), None
-
-    num_rows = plan.start_steps // plan.num_envs
-    key_act, key_step = jax.random.split(key_warmup)
-    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
-    (agent_state, buffer_state, collector), _ = jax.lax.scan(warm_up, (agent_state, buffer_state, collector), keys)
-    metrics = jax.eval_shape(
-        lambda *args: train_step(agent, buffer, *args, batch_size=plan.mini_batch_size),
-        *(agent_state, buffer_state, key_env, key_env),
-    )[2]
-    sums = Sums.zero(sorted(metrics))
-    return TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), sums)
+    # A rollout is learned from at once and not kept.
+    buffer_state = () if isinstance(buffer, Rollout) else buffer.init(env.transition(row_extras))
+    state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
+    if plan.start_steps:
+        state = _warm_up(state, agent, buffer, env, plan, key_warmup)
+    return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
 
 
 def run(
-    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, num_iterations: int
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, num_iterations: int
 ) -> TrainState:
     """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
 
     def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
         collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
-        buffer_state = buffer.observe(buffer.add(state.buffer, chunk), _mean_return(finished))
-        learner = agent.observe(state.agent, chunk), buffer_state
-
-        def update(learner: Any, inputs: Any) -> tuple[Any, jax.Array]:
-            key_sample, key_gradients, progress = inputs
-            agent_state, buffer_state = learner
-            agent_state, buffer_state, metrics = train_step(
-                agent,
-                buffer,
-                agent_state,
-                buffer_state,
-                key_sample,
-                key_gradients,
-                batch_size=plan.mini_batch_size,
-                progress=progress,
-            )
-            return (agent_state, buffer_state), as_vector(metrics)
-
-        progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
-        (agent_state, buffer_state), metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
+        agent_state, buffer_state, metrics = _learn(
+            agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
+        )
         sums = state.sums.add(metrics, finished)
         return TrainState(agent_state, buffer_state, collector, state.key, state.iteration + 1, sums), None
 
@@ -205,13 +182,15 @@ def train_step(
 ) -> tuple[Any, ReplayState, Metrics]:
     """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
-    grads, info = agent.gradients(agent_state, sample, key_gradients, 0)
-    buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
-    agent_state = agent.apply(agent_state, grads)
-    for index in range(1, agent.num_passes):
-        grads, _ = agent.gradients(agent_state, sample, jax.random.fold_in(key_gradients, index), index)
+    metrics = {}
+    for index in range(agent.num_passes):
+        key = jax.random.clone(key_gradients) if index else key_gradients
+        grads, info = agent.gradients(agent_state, sample, key, index)
+        if index == 0:
+            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+            metrics = _sample_metrics(buffer_state, sample, info.priorities)
         agent_state = agent.apply(agent_state, grads)
-    metrics = {**info.metrics, **_sample_metrics(buffer_state, sample, info.priorities)}
+        metrics |= info.metrics
     return agent_state, buffer_state, metrics
 
 
@@ -219,6 +198,64 @@ def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
     """Return the means since the last reading, and the state from which the next ones begin."""
     steps = plan.start_steps + state.iteration * plan.update_every
     return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.means()}
+
+
+def _learn(
+    agent: Any,
+    buffer: Buffer,
+    agent_state: Any,
+    buffer_state: PyTree,
+    chunk: Transition,
+    finished: Finished,
+    keys: Keys,
+    plan: Plan,
+) -> tuple[Any, PyTree, Scalars]:
+    """Make the updates of one iteration: from all that is stored, or from the new rows alone if they are a rollout."""
+    agent_state = agent.observe(agent_state, chunk)
+    if isinstance(buffer, Rollout):
+        agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
+        return agent_state, buffer_state, metrics
+
+    def update(learner: Any, inputs: Any) -> tuple[Any, Scalars]:
+        key_sample, key_gradients, progress = inputs
+        agent_state, buffer_state = learner
+        keys_step = key_sample, key_gradients
+        agent_state, buffer_state, metrics = train_step(
+            agent, buffer, agent_state, buffer_state, *keys_step, batch_size=plan.mini_batch_size, progress=progress
+        )
+        return (agent_state, buffer_state), Scalars.of(metrics)
+
+    progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
+    learner = agent_state, buffer.observe(buffer.add(buffer_state, chunk), _mean_return(finished))
+    learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
+    return *learner, metrics
+
+
+def _warm_up(
+    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, key: jax.Array
+) -> TrainState:
+    """Collect `start_steps` with random actions; consumes `key`."""
+
+    def step(state: TrainState, keys: Any) -> tuple[TrainState, None]:
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=True)
+        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
+        return TrainState(*learner, collector, *state[3:]), None
+
+    num_rows = plan.start_steps // plan.num_envs
+    key_act, key_step = jax.random.split(key)
+    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
+    return jax.lax.scan(step, state, keys)[0]
+
+
+def _metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what every update reports, by tracing one iteration."""
+
+    def metrics(state: TrainState) -> Scalars:
+        keys = _iteration_keys(state.key, plan)
+        _, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
+        return _learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
+
+    return jax.eval_shape(metrics, state).names
 
 
 def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:

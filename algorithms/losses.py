@@ -75,3 +75,16 @@ def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: 
     """Return `-log_alpha * (log pi(a | s) + H)`, which raises the temperature while the entropy is below `H`."""
     chex.assert_rank([log_alpha, log_prob, target_entropy], 0)
     return -log_alpha * jax.lax.stop_gradient(log_prob + target_entropy)
+
+
+def clipped_surrogate_loss(
+    log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_range: jax.Array
+) -> jax.Array:
+    """Return `-min(r A, clip(r, 1 - c, 1 + c) A)` with the ratio `r = pi(a | s) / pi_old(a | s)`.
+
+    Proximal policy optimization; Schulman et al. (2017), https://arxiv.org/abs/1707.06347, equation 7.
+    """
+    chex.assert_rank([log_prob, old_log_prob, advantage, clip_range], 0)
+    old_log_prob, advantage = jax.lax.stop_gradient((old_log_prob, advantage))
+    ratio = jnp.exp(log_prob - old_log_prob)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_range, 1 + clip_range) * advantage)

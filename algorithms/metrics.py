@@ -21,11 +21,21 @@ class EpisodeSums(NamedTuple):
     total_length: jax.Array  # float32[]
 
 
-class Sums(struct.PyTreeNode):
-    """What has been summed up since the last reading.
+class Scalars(struct.PyTreeNode):
+    """Metrics as one vector: a compiled loop then moves and adds once, not once for every name."""
 
-    One vector holds all the scalars: a compiled loop then adds once, not once for every name.
-    """
+    names: tuple[str, ...] = struct.field(pytree_node=False)
+    values: jax.Array  # float32[..., M]
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> Scalars:
+        """Return scalars by name as a vector, in the order of the names."""
+        names = tuple(sorted(metrics))
+        return cls(names, jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]))
+
+
+class Sums(struct.PyTreeNode):
+    """What has been summed up since the last reading."""
 
     names: tuple[str, ...] = struct.field(pytree_node=False)
     updates: jax.Array  # float32[M], sums over updates
@@ -38,12 +48,12 @@ class Sums(struct.PyTreeNode):
         zeros = jnp.zeros(len(names), jnp.float32)
         return cls(tuple(names), zeros, jnp.zeros((), jnp.float32), jnp.zeros(3, jnp.float32))
 
-    def add(self, updates: jax.Array, finished: Finished) -> Sums:
-        """Add metrics `float32[U, M]` of updates, and episodes `[K, N]` that may have ended."""
+    def add(self, updates: Scalars, finished: Finished) -> Sums:
+        """Add metrics of `U` updates, and episodes `[K, N]` that may have ended."""
         episodes = jnp.stack([jnp.sum(leaf, dtype=jnp.float32) for leaf in finished])
         return self.replace(
-            updates=self.updates + jnp.sum(updates, axis=0),
-            num_updates=self.num_updates + updates.shape[0],
+            updates=self.updates + jnp.sum(updates.values, axis=0),
+            num_updates=self.num_updates + updates.values.shape[0],
             episodes=self.episodes + episodes,
         )
 
@@ -57,8 +67,3 @@ class Sums(struct.PyTreeNode):
             "episode_return": episodes.total_return / episodes.num_episodes,
             "episode_length": episodes.total_length / episodes.num_episodes,
         }
-
-
-def as_vector(metrics: Metrics) -> jax.Array:
-    """Return the values `float32[M]` in the order of the names."""
-    return jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in sorted(metrics)])

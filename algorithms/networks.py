@@ -88,6 +88,16 @@ class DeterministicActor(nn.Module):
         return jnp.tanh(_small_head(self.action_size)(self.torso(obs)))
 
 
+class ValueNetwork(nn.Module):
+    """The value `float32[]` of an observation."""
+
+    torso: Torso = Torso()
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return nn.Dense(1)(self.torso(obs))[0]
+
+
 class CategoricalActor(nn.Module):
     """Log-probabilities `float32[A]` of all discrete actions."""
 

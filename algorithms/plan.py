@@ -8,6 +8,7 @@ import jax
 
 from jaxrl_buffers import ReplayBuffer
 from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers.rollouts import Rollout
 
 
 @jax.tree_util.register_static
@@ -22,7 +23,7 @@ class Plan:
     Args:
         total_steps: environment steps in all.
         num_envs: environments side by side.
-        start_steps: random steps before learning begins; a multiple of `num_envs`.
+        start_steps: random steps before learning begins, a multiple of `num_envs`; 0 for on-policy agents.
         update_every: steps of one iteration; a multiple of `num_envs`.
         num_updates: updates of one iteration.
         mini_batch_size: samples of one update.
@@ -44,8 +45,9 @@ class Plan:
     num_test_episodes: int = 5
 
     def __post_init__(self):
-        for name in ("total_steps", "num_envs", "start_steps", "update_every", "num_updates", "mini_batch_size"):
+        for name in ("total_steps", "num_envs", "update_every", "num_updates", "mini_batch_size"):
             require_integer("Plan", name, getattr(self, name), 1)
+        require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
         require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1)
         _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
@@ -73,13 +75,48 @@ class Plan:
         """Iterations between two evaluations."""
         return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
 
-    def check_buffer(self, buffer: ReplayBuffer) -> None:
-        """Refuse a buffer for other environments, or from which the first update could not fill its batch."""
+    @property
+    def num_minibatches(self) -> int:
+        """Minibatches in which an on-policy agent goes once through the steps of one iteration."""
+        return -(-self.update_every // self.mini_batch_size)
+
+    @property
+    def num_epochs(self) -> int:
+        """How often an on-policy agent goes through the steps of one iteration."""
+        return self.num_updates // self.num_minibatches
+
+    def check_buffer(self, buffer: ReplayBuffer | Rollout) -> None:
+        """Refuse a buffer for other environments or other amounts of data."""
         if buffer.num_envs != self.num_envs:
             raise ValueError(
                 f"the buffer is for {buffer.num_envs} environments and the plan for {self.num_envs}; "
                 "give both the same `num_envs`."
             )
+        if isinstance(buffer, Rollout):
+            self._check_rollout(buffer)
+        else:
+            self._check_replay(buffer)
+
+    def _check_rollout(self, rollout: Rollout) -> None:
+        """Refuse rollouts that are not one iteration, and epochs that are not whole."""
+        steps = rollout.length * rollout.num_envs
+        if self.update_every != steps:
+            raise ValueError(
+                f"Plan(update_every={self.update_every}): the rollout takes {steps} steps, {rollout.length} in each of "
+                f"{rollout.num_envs} environments; both must be the same."
+            )
+        if self.start_steps:
+            raise ValueError(
+                f"Plan(start_steps={self.start_steps}): on-policy agents do not learn from random steps; set it to 0."
+            )
+        if self.num_updates % self.num_minibatches:
+            raise ValueError(
+                f"Plan(num_updates={self.num_updates}): {self.update_every} steps are {self.num_minibatches} "
+                f"minibatches of {self.mini_batch_size}, and `num_updates` must be a multiple of that."
+            )
+
+    def _check_replay(self, buffer: ReplayBuffer) -> None:
+        """Refuse a buffer from which the first update could not fill its batch."""
         if self.update_every > buffer.length * self.num_envs:
             raise ValueError(
                 f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "

@@ -32,7 +32,7 @@ from flax import struct
 from algorithms import losses, optimization
 from algorithms.networks import Torso
 from algorithms.optimization import Schedule
-from algorithms.policies import Categorical, Policy, SquashedGaussian
+from algorithms.soft_policies import Categorical, Policy, SquashedGaussian
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers.checks import require_number

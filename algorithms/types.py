@@ -46,7 +46,10 @@ class Agent(Protocol):
         ...
 
     def gradients(self, state: Any, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of all trained quantities, all taken at the present parameters; consumes `key`."""
+        """Return the gradients of all trained quantities, all taken at the present parameters; consumes `key`.
+
+        All passes over one sample get the same key, and so may make the same draws. Priorities are those of pass 0.
+        """
         ...
 
     def apply(self, state: Any, grads: PyTree) -> Any:

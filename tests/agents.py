@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms import DDPG, DDQN, SAC, TD3, Box, Discrete, Torso
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, Torso
 from algorithms.types import Agent
 from jaxrl_buffers import Batch, Handle, Sample
+from jaxrl_buffers.rollouts import RolloutBatch
 
 SMALL = Torso((8, 8))
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
@@ -21,7 +22,12 @@ AGENTS: dict[str, Callable[..., Agent]] = {
     "sac_discrete": lambda **options: SAC(Discrete(3), SMALL, annealing_updates=100, **options),
     "ddpg": lambda **options: DDPG(BOX, SMALL, noise="ornstein_uhlenbeck", **options),
     "td3": lambda **options: TD3(BOX, SMALL, noise="pink", **options),
+    "mpo": lambda **options: MPO(BOX, SMALL, num_samples=5, **options),
+    "mpo_discrete": lambda **options: MPO(Discrete(3), SMALL, **options),
+    "ppo": lambda **options: PPO(BOX, SMALL, **options),
+    "ppo_discrete": lambda **options: PPO(Discrete(3), SMALL, **options),
 }
+OFF_POLICY = [name for name in AGENTS if not name.startswith("ppo")]
 OBS = {"x": jax.ShapeDtypeStruct((4,), jnp.float32), "image": jax.ShapeDtypeStruct((5, 5, 1), jnp.uint8)}
 
 
@@ -43,4 +49,10 @@ def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
         next_obs=observations(keys[3], num),
         mask=jnp.ones(num, bool),
     )
-    return Sample(batch, Handle(jnp.zeros(num, jnp.int32), jnp.arange(num, dtype=jnp.int32)), jnp.ones(num))
+    handle = Handle(jnp.zeros(num, jnp.int32), jnp.arange(num, dtype=jnp.int32))
+    return Sample(_as_rollout(batch) if isinstance(agent, PPO) else batch, handle, jnp.ones(num))
+
+
+def _as_rollout(batch: Batch) -> RolloutBatch:
+    extras = {"action": batch.action, "log_prob": -1 - batch.discount}
+    return RolloutBatch(batch.obs, batch.action, batch.reward, batch.reward, batch.mask, extras)

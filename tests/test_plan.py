@@ -25,7 +25,7 @@ def test_iterations_add_up():
         ({"num_envs": 0}, "at least 1"),
         ({"num_envs": 3}, "`start_steps` must be a multiple of num_envs=3; 999 or 1002 would do"),
         ({"num_envs": 20}, "`update_every` must be a multiple of num_envs=20; 40 or 60 would do"),
-        ({"start_steps": 0}, "at least 1"),
+        ({"start_steps": -1}, "at least 0"),
         ({"update_every": 0}, "at least 1"),
         ({"num_updates": 0}, "at least 1"),
         ({"mini_batch_size": 0}, "at least 1"),
@@ -48,6 +48,10 @@ def test_plans_that_cannot_be_met(options, message):
         (jb.uniform(2_000, 2), {}, "for 2 environments and the plan for 1"),
         (jb.uniform(40), {"mini_batch_size": 8}, "holds only 40 steps"),
         (jb.sequences(2_000, sequence_length=64, period=8), {"mini_batch_size": 120}, "only 117 samples"),
+        (jb.uniform(2_000), {"start_steps": 0}, "only 0 samples"),
+        (jb.rollout(10), {"start_steps": 0}, "the rollout takes 10 steps"),
+        (jb.rollout(50), {}, "do not learn from random steps"),
+        (jb.rollout(50), {"start_steps": 0, "mini_batch_size": 20}, "3 minibatches of 20"),
     ],
 )
 def test_buffers_that_do_not_fit(buffer, options, message):
@@ -57,3 +61,10 @@ def test_buffers_that_do_not_fit(buffer, options, message):
 
 def test_a_buffer_that_fits():
     Plan(total_steps=2_000, mini_batch_size=1_000).check_buffer(jb.uniform(1_000))
+
+
+def test_a_rollout_is_gone_through_in_whole_epochs():
+    options = {"num_envs": 5, "start_steps": 0, "update_every": 50, "num_updates": 12, "mini_batch_size": 15}
+    plan = Plan(total_steps=2_000, **options)
+    plan.check_buffer(jb.rollout(10, 5))
+    assert (plan.num_minibatches, plan.num_epochs) == (4, 3)

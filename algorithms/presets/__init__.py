@@ -8,22 +8,29 @@ from algorithms.plan import Plan
 from algorithms.presets import (
     ddpg_pendulum,
     ddqn_cartpole,
+    mpo_cartpole,
+    mpo_pendulum,
+    ppo_cartpole,
     sac_cartpole,
     sac_pendulum,
     td3_mountain_car,
     td3_pendulum,
 )
-from algorithms.settings import ALGORITHMS, Settings, require_name
+from algorithms.settings import ALGORITHMS, ON_POLICY, Settings, require_name
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
     ("ddpg", "Pendulum-v1"): ddpg_pendulum.SETTINGS,
     ("td3", "Pendulum-v1"): td3_pendulum.SETTINGS,
     ("td3", "MountainCarContinuous-v0"): td3_mountain_car.SETTINGS,
+    ("mpo", "CartPole-v1"): mpo_cartpole.SETTINGS,
+    ("mpo", "Pendulum-v1"): mpo_pendulum.SETTINGS,
+    ("ppo", "CartPole-v1"): ppo_cartpole.SETTINGS,
     ("sac", "Pendulum-v1"): sac_pendulum.SETTINGS,
     ("sac", "CartPole-v1"): sac_cartpole.SETTINGS,
 }
 UNTUNED = {"plan": Plan(total_steps=100_000, update_every=1, num_updates=1, mini_batch_size=128)}
+UNTUNED_ON_POLICY = ppo_cartpole.SETTINGS
 
 
 def preset(algorithm: str, environment: str) -> Settings:
@@ -34,4 +41,5 @@ def preset(algorithm: str, environment: str) -> Settings:
         50000
     """
     require_name("algorithm", algorithm, ALGORITHMS)
-    return Settings(algorithm, environment, **PRESETS.get((algorithm, environment), UNTUNED))
+    untuned = UNTUNED_ON_POLICY if algorithm in ON_POLICY else UNTUNED
+    return Settings(algorithm, environment, **PRESETS.get((algorithm, environment), untuned))

@@ -1,0 +1,182 @@
+"""Proximal policy optimization, on-policy, with discrete and with continuous actions.
+
+    r_i  = pi(a_i | s_i) / pi_old(a_i | s_i)
+    L_pi = mean_i [-min(r_i A_i, clip(r_i, 1 - c, 1 + c) A_i) - c_H H(pi(. | s_i))]
+    L_v  = mean_i (V(s_i) - R_i)^2 / 2
+
+with advantages `A` and returns `R` of GAE(lambda), which see through time limits: an episode that was cut off goes on
+with the value of its true last observation. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous
+actions are Gaussian in `[-1, 1]`; the environment gets them clipped.
+
+Trained by the same loop as the others, with a `Rollout` as the buffer: every iteration collects `plan.update_every`
+steps and makes `plan.num_updates` updates of `plan.mini_batch_size` rows, shuffled anew in every epoch.
+
+Differences from the paper: actor and critic share no parameters and have an optimizer each, so the objective needs no
+coefficient for the value; gradients are clipped by their norm, either's apart; advantages are normalized over the
+rollout, unless the `Rollout` is told otherwise; the standard deviation depends on the observation.
+
+Differences from PyTorchRL: PPO is not among the algorithms of its off-policy part; the rollouts are those of l2r's
+PPOBuffer, with returns that are returns and explicit last values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from algorithms import losses, optimization
+from algorithms.networks import Torso, ValueNetwork
+from algorithms.optimization import Schedule
+from algorithms.policies import Policy
+from algorithms.spaces import Box, Discrete, Space
+from algorithms.types import StepInfo
+from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
+
+
+class PPOParams(NamedTuple):
+    """All that is trained."""
+
+    actor: PyTree
+    critic: PyTree
+
+
+class PPOState(NamedTuple):
+    """What PPO remembers."""
+
+    params: PPOParams
+    optimizer: PPOParams  # one optimizer a group
+
+
+class PPO(struct.PyTreeNode):
+    """Proximal policy optimization by the clipped objective.
+
+    Args:
+        action_space: `Discrete` or `Box`.
+        torso: the network below policy and values; they share no parameters.
+        schedule: factor on all learning rates as a function of the number of updates, as in optax.
+        learning_rate_pi: of the policy.
+        learning_rate_v: of the critic.
+        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
+        clip_range: how far from 1 the ratio of probabilities is followed.
+        entropy_coefficient: weight of the bonus for entropy.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import Plan, environments, train
+        >>> env = environments.make("CartPole-v1")
+        >>> agent, rollout = PPO(env.action_space), jb.rollout(32, num_envs=4)
+        >>> plan = Plan(512, 4, start_steps=0, update_every=128, num_updates=8, mini_batch_size=32, test_every=0)
+        >>> state, metrics = jax.jit(lambda key: train(key, agent, rollout, env, plan))(jax.random.key(0))
+        >>> metrics["returns"].shape
+        (1, 5)
+    """
+
+    action_space: Space = struct.field(pytree_node=False)
+    torso: Torso = struct.field(pytree_node=False, default=Torso())
+    schedule: Schedule | None = struct.field(pytree_node=False, default=None)
+    learning_rate_pi: Scalar = 3e-4
+    learning_rate_v: Scalar = 3e-4
+    max_grad_norm: Scalar = 0.5
+    clip_range: Scalar = 0.2
+    entropy_coefficient: Scalar = 0.0
+
+    num_passes = 1
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
+        for name in ("learning_rate_pi", "learning_rate_v", "max_grad_norm", "clip_range", "entropy_coefficient"):
+            require_number("PPO", name, getattr(self, name), 0)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
+        """Return the state for observations like `obs`; consumes `key`."""
+        obs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs)
+        key_actor, key_critic = jax.random.split(key)
+        params = PPOParams(self.policy.init(key_actor, obs), self._critic.init(key_critic, obs))
+        return PPOState(params, PPOParams(*map(optimization.init, params)))
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Acting remembers nothing."""
+        return ()
+
+    def act(
+        self, state: PPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`.
+
+        The extras are the action as it was drawn, before clipping, and its log-probability.
+        """
+        policy = self.policy.distribution(state.params.actor, obs)
+        action = policy.mode() if deterministic else policy.sample(key)
+        extras = {"action": action, "log_prob": policy.log_prob(action)}
+        return self.policy.to_environment(action), carry, extras
+
+    def observe(self, state: PPOState, chunk: Transition) -> PPOState:
+        """Nothing is noted."""
+        return state
+
+    def value(self, state: PPOState, obs: PyTree) -> jax.Array:
+        """Return the critic's values `float32[N]` of observations `[N, ...]`."""
+        return self._values(state.params.critic, obs)
+
+    def gradients(self, state: PPOState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
+        """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is not used."""
+        (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
+        (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
+        metrics |= {
+            "loss_v": loss_v,
+            "grad_norm_pi": optax.tree.norm(actor),
+            "grad_norm_v": optax.tree.norm(critic),
+        }
+        return PPOParams(actor, critic), StepInfo(jnp.abs(error), metrics)
+
+    def apply(self, state: PPOState, grads: PPOParams) -> PPOState:
+        """Step actor and critic."""
+        rates, limits = (self.learning_rate_pi, self.learning_rate_v), (self.max_grad_norm, self.max_grad_norm)
+        schedules = (self.schedule, self.schedule)
+        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules)
+        return PPOState(*(PPOParams(*groups) for groups in zip(*stepped, strict=True)))
+
+    @property
+    def policy(self) -> Policy:
+        """From observations to distributions of actions."""
+        return Policy(self.action_space, self.torso)
+
+    @property
+    def _critic(self) -> ValueNetwork:
+        return ValueNetwork(self.torso)
+
+    def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
+        return jax.vmap(self._critic.apply, in_axes=(None, 0))(params, obs)
+
+    def _policy_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+        batch, old_log_prob = sample.batch, sample.batch.extras["log_prob"]
+        policy = self.policy.distribution(params, batch.obs)
+        log_prob, entropy = policy.log_prob(batch.extras["action"]), policy.entropy()
+        clip_range = jnp.asarray(self.clip_range, jnp.float32)
+        surrogate = jax.vmap(losses.clipped_surrogate_loss, in_axes=(0, 0, 0, None))(
+            log_prob, old_log_prob, batch.advantage, clip_range
+        )
+        log_ratio = log_prob - old_log_prob
+        metrics = {
+            "loss_pi": _mean(surrogate, sample.weights),
+            "entropy": _mean(entropy, sample.weights),
+            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights),  # of the old from the new policy
+            "clip_fraction": _mean((jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(jnp.float32), sample.weights),
+        }
+        bonus = jnp.asarray(self.entropy_coefficient, jnp.float32) * metrics["entropy"]
+        return metrics["loss_pi"] - bonus, metrics
+
+    def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, Any]:
+        error = self._values(params, sample.batch.obs) - sample.batch.return_
+        return 0.5 * _mean(error**2, sample.weights), error
+
+
+def _mean(values: jax.Array, weights: jax.Array) -> jax.Array:
+    """Average over the rows that count."""
+    return jnp.sum(weights * values) / jnp.maximum(jnp.sum(weights), 1)
