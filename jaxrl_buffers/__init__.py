@@ -27,6 +27,7 @@ from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.storage import Frames
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
@@ -38,6 +39,7 @@ __all__ = [
     "Episode",
     "Episodic",
     "EpisodicReturns",
+    "Frames",
     "Handle",
     "Hindsight",
     "Mix",

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 import pydantic
 
-from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, views, yaml_text
+from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, storage, views, yaml_text
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -275,6 +275,7 @@ for _factory in (
     mixture.Mixture,
     returns.EpisodicReturns,
     rollouts.Rollout,
+    storage.Frames,
     samplers.Uniform,
     samplers.Prioritized,
     samplers.Recent,

@@ -36,8 +36,9 @@ def mark(
 
 def mark_oldest(sampler: Sampler, view: View, state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
     """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
-    if view.lookback == 0:
+    lookback = starts.lookback(storage, view)
+    if lookback == 0:
         return state
-    offset = jnp.arange(view.lookback, dtype=jnp.int32)[:, None]
+    offset = jnp.arange(lookback, dtype=jnp.int32)[:, None]
     oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
     return mark(sampler, view, state, storage, oldest + offset, env, only_dead=True)

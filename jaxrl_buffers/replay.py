@@ -28,7 +28,7 @@ from jaxrl_buffers.checks import (
 from jaxrl_buffers.marking import mark, mark_oldest
 from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.samplers import Uniform
-from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage import Frames, frames, ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
@@ -52,6 +52,7 @@ class ReplayBuffer(struct.PyTreeNode):
         lockstep: all environments are written together, through one cursor. With False each one has its own cursor
             and `add` takes `env_ids` or `mask`.
         returns: record episodic returns, such as `EpisodicReturns(gamma=0.99)`.
+        frames: keep observations once, such as `Frames(stack=4)`.
         keep_episodes: keep the episode index, for `episode(state, handle)`, also if no other part asks for it.
 
     Example:
@@ -72,6 +73,7 @@ class ReplayBuffer(struct.PyTreeNode):
     num_envs: int = struct.field(pytree_node=False, default=1, kw_only=True)
     lockstep: bool = struct.field(pytree_node=False, default=True, kw_only=True)
     returns: EpisodicReturns | None = struct.field(default=None, kw_only=True)
+    frames: Frames | None = struct.field(default=None, kw_only=True)
     keep_episodes: bool = struct.field(pytree_node=False, default=False, kw_only=True)
 
     def __post_init__(self):
@@ -86,10 +88,11 @@ class ReplayBuffer(struct.PyTreeNode):
             raise ValueError("ReplayBuffer(): a sampler stands in the place of the view, or a view in the sampler's.")
         if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
             return
-        if self.view.span > self.length:
+        span = self.view.span + (self.frames.stack - 1 if isinstance(self.frames, Frames) else 0)
+        if span > self.length:
             raise ValueError(
-                f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {self.view.span} rows, more "
-                "than the ring holds; raise `length` or shorten the view."
+                f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {span} rows, more than "
+                "the ring holds; raise `length` or shorten the view."
             )
         if self.length % self.view.stride:
             raise ValueError(
@@ -102,7 +105,10 @@ class ReplayBuffer(struct.PyTreeNode):
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, type(self.view).__name__, self.view.fields)
-        storage, shape = ring.init(structure, self.length, self.num_envs, self.lockstep), (self.length, self.num_envs)
+        shape = (self.length, self.num_envs)
+        storage = ring.init(self._kept(structure), *shape, self.lockstep)
+        if self.frames is not None:
+            storage = storage._replace(frames=self.frames.init(structure, shape))
         if self.keep_episodes or self.returns is not None or episodes.are_needed(self.view, self.sampler):
             storage = storage._replace(episodes=episodes.init(structure, shape, self.returns))
         return ReplayState(storage, self.sampler.init(shape))
@@ -131,7 +137,8 @@ class ReplayBuffer(struct.PyTreeNode):
         if env_ids is not None and mask is not None:
             raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
         env = _chosen_envs(storage, env_ids, mask)
-        num_rows = check_chunk(chunk, ring.row_structure(storage), ring.shape(storage)[0], env.shape[0])
+        structure = ring.row_structure(storage) if self.frames is None else self.frames.row_structure(storage)
+        num_rows = check_chunk(chunk, structure, ring.shape(storage)[0], env.shape[0])
         if mask is not None:
             check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
         if priorities is not None:
@@ -151,12 +158,14 @@ class ReplayBuffer(struct.PyTreeNode):
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         if ring.is_lockstep(storage):
             rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
-            written = ring.write(storage, chunk)
+            written = ring.write(storage, self._kept(chunk))
         else:
             ordered = jnp.sort(env)
             checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
             rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
-            written = ring.write_at(storage, rows)
+            written = ring.write_at(storage, rows._replace(data=self._kept(rows.data)))
+        if self.frames is not None:
+            written = self.frames.record(storage, written, rows)
         written = episodes.record(storage, written, rows, self.returns)
         if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
@@ -195,10 +204,20 @@ class ReplayBuffer(struct.PyTreeNode):
         slots = jnp.where(valid, draw.slots, 0)
         batch = _masked(self.view(self._reader(state.storage), slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
+        if isinstance(batch, Batch) and batch.mask.ndim == 1:
+            valid = batch.mask
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
 
+    def _kept(self, rows: PyTree) -> PyTree:
+        """Return what the ring itself holds of rows."""
+        return rows if self.frames is None else frames.without_observations(rows)
+
+    def _rows(self, storage: Ring) -> Reader:
+        """Return a reader of rows as they were added."""
+        return Reader(storage) if self.frames is None else self.frames.reader(storage)
+
     def _reader(self, storage: Ring) -> Reader:
-        reader, returns = Reader(storage), self.returns
+        reader, returns = self._rows(storage), self.returns
         if returns is None:
             return reader
         return reader.map(
@@ -261,11 +280,15 @@ class ReplayBuffer(struct.PyTreeNode):
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
         """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which exist."""
         require_integer("slice", "num_rows", num_rows, 1)
-        return ring.oldest_rows(state.storage, start, num_rows)
+        return self._slice(state.storage, start, num_rows)
+
+    @functools.partial(jax.jit, static_argnames="num_rows")
+    def _slice(self, storage: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
+        return self._rows(storage).oldest(start, num_rows)
 
     def gather_all(self, state: ReplayState) -> tuple[PyTree, jax.Array]:
         """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which exist."""
-        return ring.oldest_rows(state.storage, 0, ring.shape(state.storage)[0])
+        return self._slice(state.storage, 0, ring.shape(state.storage)[0])
 
     def dequeue(
         self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
@@ -308,8 +331,11 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = state.storage
         slots, live = handles.locate(storage, handle)
         checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
-        row, env = ring.unravel(storage, jnp.where(live, slots, 0))
-        return ring.read(storage._replace(data=field_at(storage.data, name)), row, env), live
+        return self._field(storage, name, jnp.where(live, slots, 0)), live
+
+    @functools.partial(jax.jit, static_argnames="name")
+    def _field(self, storage: Ring, name: str, slots: jax.Array) -> PyTree:
+        return field_at(self._rows(storage).read(*ring.unravel(storage, slots)), name)
 
     def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
         """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""
@@ -323,7 +349,7 @@ class ReplayBuffer(struct.PyTreeNode):
 
         The newest row of each environment becomes truncated. For a run that resumes with environments begun anew.
         """
-        return state._replace(storage=episodes.mark_break(state.storage, self.returns))
+        return state._replace(storage=episodes.mark_break(frames.mark_break(state.storage), self.returns))
 
 
 def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:

@@ -25,7 +25,7 @@ from jaxrl_buffers.checks import (
     row_structure,
 )
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.storage.ring import Reader, Ring
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 RETURNS = ("lambda", "rewards_to_go")
@@ -172,7 +172,7 @@ class Rollout(struct.PyTreeNode):
     @jax.jit
     def batch(self, state: Ring) -> RolloutBatch:
         """Return all rows in order of time, `[T, N, ...]`; masked where not stored or not of a closed path."""
-        rows, stored = ring.oldest_rows(state, 0, ring.shape(state)[0])
+        rows, stored = Reader(state).oldest(0, ring.shape(state)[0])
         # One at every row from which the next end of a path is a closed one.
         closed_ahead = discount_cumsum(rows.is_closed & stored, ~_is_end(rows))
         return self._batch(rows, stored & (closed_ahead > 0))

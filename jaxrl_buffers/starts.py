@@ -17,7 +17,12 @@ def legal_window(storage: Ring, view: View) -> Window:
         # Starts stand at positions that are multiples of the stride; so is the modulus of positions.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
-    return Window(newest, storage.size - view.lookback, view.stride)
+    return Window(newest, storage.size - lookback(storage, view), view.stride)
+
+
+def lookback(storage: Ring, view: View) -> int:
+    """Return how many older rows a start needs: those that the view reads, and those that hold its frames."""
+    return view.lookback + getattr(storage.frames, "lookback", 0)
 
 
 def narrow(window: Window, num_rows: jax.Array) -> Window:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from jaxrl_buffers import episodes, starts
 from jaxrl_buffers.episodes import EpisodeIndex
-from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage import frames, ring
+from jaxrl_buffers.storage.frames import FrameStore
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree, Sampler, Scalar, View
 
@@ -25,6 +26,7 @@ def summarize(
 
     * `size`: stored slots; `fill`: their part of the capacity; `num_starts`: legal starts.
     * `episodes`: stored episodes, whole or not, if the buffer keeps an index of them.
+    * `lost_finals`: stored rows whose final observation is not kept any more, if the buffer has `frames`.
     * `age_<quantile>`: age in rows of the legal starts; `drawn_age_<quantile>`: of what the sampler draws.
     * `priority_<quantile>`: the masses in proportion to which legal starts are drawn, such as
       `(priority + epsilon)^alpha`; zero outside the window of a sampler that leaves old rows out.
@@ -54,6 +56,9 @@ def summarize(
     }
     if isinstance(storage.episodes, EpisodeIndex):
         counts["episodes"] = jnp.sum(episodes.count(storage), dtype=jnp.int32)
+    if isinstance(storage.frames, FrameStore):
+        is_lost = frames.is_lost(storage, row, env) & (age < ring.of_env(storage.size, env))
+        counts["lost_finals"] = jnp.sum(is_lost, dtype=jnp.int32)
     ages, drawn_ages = _quantiles("age", age, legal), _quantiles("drawn_age", age, mass)
     return counts | ages | drawn_ages | _quantiles("priority", mass, legal)
 

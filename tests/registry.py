@@ -44,6 +44,13 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
         num_envs=num_envs,
         lockstep=False,
     ),
+    "frames": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(),
+        jb.NStep(n=2),
+        length=length,
+        num_envs=num_envs,
+        frames=jb.Frames(stack=2, axis=0, stacked="image", num_finals=length),
+    ),
     "episodic": lambda length, num_envs: jb.ReplayBuffer(
         jb.Episodic(), jb.NStep(), length=length, num_envs=num_envs, returns=jb.EpisodicReturns(default=-9.0)
     ),

@@ -13,6 +13,8 @@ from registry import BUFFERS
 
 import jaxrl_buffers as jb
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 LENGTH, NUM_ENVS, BATCH = 6, 2, 5
 
 

@@ -9,7 +9,6 @@ dividing, because XLA's CPU backend does not vectorize integer division.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ class Ring(NamedTuple):
     head: jax.Array  # int32[] (lock-step) or [N]: the position to be written next
     size: jax.Array  # int32[] or [N]: how many of the newest rows are stored
     episodes: PyTree = ()  # the index of their episodes, if some part asks for it
+    frames: PyTree = ()  # their observations, if these are kept apart
 
 
 class Rows(NamedTuple):
@@ -122,29 +122,13 @@ def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.at[row, env].get(mode="clip"), ring.data)
 
 
-@functools.partial(jax.jit, static_argnames="num_rows")
-def oldest_rows(ring: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-    """Copy out `num_rows` rows of every environment, `start` rows after the oldest one.
-
-    Returns:
-        Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]` telling which of them are stored.
-    """
-    _, num_envs = shape(ring)
-    env = jnp.arange(num_envs, dtype=jnp.int32)[None]
-    index = start + jnp.arange(num_rows, dtype=jnp.int32)[:, None]
-    size = of_env(ring.size, env)
-    stored = (index >= 0) & (index < size)
-    row = row_of_age(ring, jnp.where(stored, size - 1 - index, 0), env)
-    return read(ring, row, env), jnp.broadcast_to(stored, (num_rows, num_envs))
-
-
 def write(ring: Ring, chunk: PyTree) -> Ring:
     """Append a chunk `[K, N, ...]` in lock-step, as at most two contiguous writes a leaf."""
     length, _ = shape(ring)
     num_rows = jax.tree.leaves(chunk)[0].shape[0]
     data = jax.tree.map(lambda leaf, new: _write_contiguous(leaf, new, ring.head % length), ring.data, chunk)
     head = (ring.head + num_rows) % modulus(ring)
-    return Ring(data, head, jnp.minimum(ring.size + num_rows, length), ring.episodes)
+    return ring._replace(data=data, head=head, size=jnp.minimum(ring.size + num_rows, length))
 
 
 def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
@@ -205,7 +189,7 @@ def write_at(ring: Ring, rows: Rows) -> Ring:
     env = jnp.where(known, rows.env, num_envs)
     head = ring.head.at[env].add(rows.lengths, mode="drop") % modulus(ring)
     size = jnp.minimum(ring.size.at[env].add(rows.lengths, mode="drop"), length)
-    return Ring(data, head, size, ring.episodes)
+    return ring._replace(data=data, head=head, size=size)
 
 
 class Reader(NamedTuple):
@@ -213,6 +197,7 @@ class Reader(NamedTuple):
 
     ring: Ring
     changes: tuple[Change, ...] = ()
+    complete: Callable[[jax.Array, jax.Array], jax.Array] | None = None
 
     def read(self, row: jax.Array, env: jax.Array) -> PyTree:
         """Return the rows at indices of any common shape."""
@@ -223,7 +208,25 @@ class Reader(NamedTuple):
 
     def map(self, change: Change) -> Reader:
         """Return a reader of changed rows; the stored ones stay as they are."""
-        return Reader(self.ring, (*self.changes, change))
+        return self._replace(changes=(*self.changes, change))
+
+    def is_complete(self, row: jax.Array, env: jax.Array) -> jax.Array:
+        """Tell which stored rows can still be read whole."""
+        return jnp.ones(row.shape, bool) if self.complete is None else self.complete(row, env)
+
+    def oldest(self, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
+        """Return `num_rows` rows of every environment, `start` rows after the oldest one.
+
+        Returns:
+            Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]` telling which are stored whole.
+        """
+        _, num_envs = shape(self.ring)
+        env = jnp.broadcast_to(jnp.arange(num_envs, dtype=jnp.int32)[None], (num_rows, num_envs))
+        index = jnp.broadcast_to(start + jnp.arange(num_rows, dtype=jnp.int32)[:, None], env.shape)
+        size = of_env(self.ring.size, env)
+        stored = (index >= 0) & (index < size)
+        row = row_of_age(self.ring, jnp.where(stored, size - 1 - index, 0), env)
+        return self.read(row, env), stored & self.is_complete(row, env)
 
     @property
     def episodes(self) -> PyTree:

@@ -103,7 +103,7 @@ class Hindsight(struct.PyTreeNode):
         chosen = jax.random.uniform(key_ratio, slots.shape, jnp.float32) < jnp.asarray(self.ratio, jnp.float32)
         goal_row, goal_env, exists = self._goal_slots(reader, row, env, key_goal)
         goal = self._achieved(reader.read(goal_row, goal_env))
-        relabelled = chosen & exists
+        relabelled = chosen & exists & reader.is_complete(goal_row, goal_env)
 
         def change(rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
             return self._relabelled(rows, goal, relabelled, row.ndim)

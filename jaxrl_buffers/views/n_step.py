@@ -63,7 +63,8 @@ class NStep(struct.PyTreeNode):
         used = (offset <= reader.age(row, env)[:, None]) & ~ended_before(ended)
         used = used if self.n > 1 else jnp.ones_like(used)  # known without looking, which saves the work
         last = jnp.sum(used, axis=1, dtype=jnp.int32) - 1
-        first_step, last_step = reader.read(row, env), reader.read(reader.later(row, last), env)
+        last_row = reader.later(row, last)
+        first_step, last_step = reader.read(row, env), reader.read(last_row, env)
         reward, discount = _discounted(named_field(steps, "reward"), used, terminated, self.gamma)
         return Batch(
             obs=named_field(first_step, "obs"),
@@ -71,7 +72,7 @@ class NStep(struct.PyTreeNode):
             reward=reward,
             discount=discount,
             next_obs=named_field(last_step, "next_obs"),
-            mask=jnp.ones(slots.shape, bool),
+            mask=reader.is_complete(last_row, env),
             extras=optional_extras(first_step),
         )
 

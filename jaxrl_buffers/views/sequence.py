@@ -74,7 +74,8 @@ class Sequence(struct.PyTreeNode):
         row, env = reader.locate(slots)
         offset = jnp.arange(self.length, dtype=jnp.int32)[None]
         rows = reader.later(row[:, None], offset)
-        steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
+        env = jnp.broadcast_to(env[:, None], rows.shape)
+        steps = reader.read(rows, env)
         if not isinstance(steps, Transition):
             return steps
         terminated = steps.terminated.astype(bool)
@@ -85,7 +86,7 @@ class Sequence(struct.PyTreeNode):
             reward=steps.reward.astype(jnp.promote_types(steps.reward.dtype, jnp.float32)),
             discount=jnp.where(terminated, 0, jnp.asarray(self.gamma, jnp.float32)),
             next_obs=steps.next_obs,
-            mask=(offset >= self.burn_in) & ~ended_before(ended),
+            mask=(offset >= self.burn_in) & ~ended_before(ended) & reader.is_complete(rows, env),
             extras=_with_first_carry(steps.extras),
         )
 
