@@ -15,6 +15,8 @@ def set_last_wins(array: jax.Array, indices: jax.Array, values: jax.Array, valid
     """
     if indices.size == 0:
         return array
+    if indices.size == 1:  # XLA fuses a single slice update into later gathers, and copies the whole array
+        indices, values, valid = (jnp.concatenate([part, part]) for part in (indices, values, valid))
     return lax.platform_dependent(array, indices, values, valid, cpu=_set_in_order, default=_set_without_duplicates)
 
 

@@ -16,11 +16,14 @@ import jaxrl_buffers as jb
 
 SMALL, LARGE = 2**13, 2**16  # rows of two environments; compiled only, never allocated
 BATCH = 32
+COVERED = {"stratified", "n_step", "prioritized", "sequences"}  # by kinds of the same parts
 ORDERS = ["add sample update", "update add sample", "add update sample"]
 
 
-def abstract_chunk(num_rows=2):
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_rows, 2, *leaf.shape), leaf.dtype), helpers.EXAMPLE)
+def abstract_chunk(num_rows=2, num_envs=2):
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num_rows, num_envs, *leaf.shape), leaf.dtype), helpers.EXAMPLE
+    )
 
 
 def one_step(buffer, order, carry, inputs):
@@ -42,7 +45,7 @@ def loop(order, buffer, carry, inputs):
     return jax.lax.scan(functools.partial(one_step, buffer, order), carry, inputs)
 
 
-def abstract_arguments(buffer, num_seeds=None):
+def abstract_arguments(buffer, num_seeds=None, num_rows=2):
     def arguments(key):
         state = buffer.init(helpers.EXAMPLE)
         handle = jb.Handle(jnp.zeros(BATCH, jnp.int32), jnp.zeros(BATCH, jnp.int32))
@@ -53,16 +56,17 @@ def abstract_arguments(buffer, num_seeds=None):
     keys = jax.random.key(0) if num_seeds is None else jax.random.split(jax.random.key(0), num_seeds)
     carry, keys = jax.eval_shape(arguments, keys)
     lead = (3,) if num_seeds is None else (num_seeds, 3)
-    chunk = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), abstract_chunk())
+    chunk = abstract_chunk(num_rows, buffer.num_envs)
+    chunk = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), chunk)
     return carry, (chunk, keys)
 
 
-def compiled_loop(name, length, order=ORDERS[0], num_seeds=None):
-    buffer = BUFFERS[name](length, 2)
+def compiled_loop(name, length, order=ORDERS[0], num_seeds=None, num_rows=2, num_envs=2):
+    buffer = BUFFERS[name](length, num_envs)
     program = functools.partial(loop, order)
     if num_seeds is not None:
         program = jax.vmap(program, in_axes=(None, 0, 0))
-    return jax.jit(program, donate_argnums=1).lower(buffer, *abstract_arguments(buffer, num_seeds)).compile()
+    return jax.jit(program, donate_argnums=1).lower(buffer, *abstract_arguments(buffer, num_seeds, num_rows)).compile()
 
 
 # What may touch an array as long as the ring: pass it on, read or write a few places of it, or wrap such operations.
@@ -106,13 +110,20 @@ def assert_in_place(small, large):
     assert after < before + LARGE, (before, after)
 
 
-@pytest.mark.parametrize("name", BUFFERS)
+@pytest.mark.parametrize("name", [name for name in BUFFERS if name not in COVERED])
 def test_the_whole_loop_is_in_place(name):
     small, large = compiled_loop(name, SMALL), compiled_loop(name, LARGE)
     assert_in_place(small, large)
 
 
-@pytest.mark.parametrize("name", ["uniform", "prioritized_n_step", "prioritized_per_env", "episodic", "hindsight"])
+@pytest.mark.parametrize("name", ["prioritized_n_step", "episodic", "hindsight", "frames"])
+def test_adding_a_single_row_is_in_place(name):
+    """XLA treats scatters of one row apart, and then copies more readily."""
+    small, large = (compiled_loop(name, length, num_rows=1, num_envs=1) for length in (SMALL, LARGE))
+    assert_in_place(small, large)
+
+
+@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_per_env", "hindsight"])
 def test_the_whole_loop_is_in_place_under_vmap(name):
     small, large = compiled_loop(name, SMALL, num_seeds=3), compiled_loop(name, LARGE, num_seeds=3)
     assert_in_place(small, large)

@@ -19,14 +19,10 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CASES = {  # name: (length, num_envs)
     "uniform": (2, 1),
-    "n_step": (7, 2),
     "balanced": (5, 3),
-    "sequences": (8, 2),
-    "prioritized": (9, 1),
     "prioritized_n_step": (5, 2),
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
-    "recent_prioritized": (7, 2),
     "mix": (5, 3),
     "episodic": (5, 2),
     "hindsight": (7, 2),
@@ -66,7 +62,7 @@ class Pair:
         self.handles: list[tuple[int, int]] = []
 
     def add(self) -> None:
-        num_rows = int(self.rng.choice([1, 2, self.buffer.length]))
+        num_rows = int(self.rng.choice([1, self.buffer.length]))
         num_envs = self.buffer.num_envs
         env_ids, mask = None, None
         if not self.buffer.lockstep:
