@@ -95,7 +95,7 @@ def test_a_run_stopped_and_continued(tmp_path):
         (("ddqn", "CartPol-v1"), "did you mean CartPole-v1"),
         (("ddq", "CartPole-v1"), "did you mean ddqn"),
         (("ddqn", "Pendulum-v1"), "ddqn cannot act in Pendulum-v1"),
-        (("sac", "CartPole-v1"), "sac cannot act in CartPole-v1"),
+        (("td3", "CartPole-v1"), "td3 cannot act in CartPole-v1"),
         (("ddqn", "CartPole-v1", "--buffer", "prioritised"), "did you mean prioritized"),
         (("ddqn", "CartPole-v1", "--total-steps", "0"), "at least 1"),
         (("ddqn", "CartPole-v1", "--total-steps", "-5"), "at least 1"),
