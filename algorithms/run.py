@@ -22,6 +22,7 @@ from algorithms.plan import Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
+from jaxrl_buffers import ReplayBuffer
 from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.types import PyTree
 
@@ -190,7 +191,8 @@ def _compile(settings: Settings) -> _Programs:
 
     init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
     read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
-    stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer)))
+    # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+    stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}))
 
     @functools.cache
     def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -120,3 +122,15 @@ def test_settings_build_a_rollout():
     settings = Settings("ppo", "CartPole-v1", PLAN, buffer="rollout", gamma=0.9, sampler={"gae_lambda": 0.8})
     rollout = Settings.from_dict(settings.to_dict()).build().buffer
     assert (rollout.length, rollout.num_envs, rollout.gamma, rollout.gae_lambda) == (8, 2, 0.9, 0.8)
+
+
+def test_a_run_in_a_folder(tmp_path):
+    """The host's side of a run knows rollouts, which have no statistics."""
+    from algorithms import presets, run
+
+    plan = Plan(
+        total_steps=64, num_envs=2, start_steps=0, update_every=16, num_updates=2, mini_batch_size=8, test_every=32
+    )
+    tuned = dataclasses.replace(presets.preset("ppo", "CartPole-v1"), plan=plan, hidden_sizes=(4,))
+    result = run.start(tuned, tmp_path / "run", run.Options(final_episodes=2))
+    assert result["steps"] == 64
