@@ -37,7 +37,7 @@ from flax import struct
 
 from algorithms import losses, mpo_losses, optimization
 from algorithms.mpo_losses import Candidates
-from algorithms.networks import Critic, QNetwork, Torso
+from algorithms.networks import Critic, QNetwork, Torso, apply_batch
 from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
@@ -243,14 +243,14 @@ class MPO(struct.PyTreeNode):
     def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return the values `[B]` of one action each, in the environment's units."""
         if self.is_discrete:
-            q = jax.vmap(self._critic.apply, in_axes=(None, 0))(params, obs)
+            q = apply_batch(self._critic, params, obs)
             return jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
-        return jax.vmap(self._critic.apply, in_axes=(None, 0, 0))(params, obs, self.action_space.normalize(action))
+        return apply_batch(self._critic, params, obs, self.action_space.normalize(action))
 
     def _candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
         policy = self.policy.distribution(target.actor, obs)
         if self.is_discrete:
-            q = jax.vmap(self._critic.apply, in_axes=(None, 0))(target.critic, obs)
+            q = apply_batch(self._critic, target.critic, obs)
             action = jnp.broadcast_to(jnp.arange(q.shape[1], dtype=jnp.int32)[None], q.shape)
             return Candidates(policy, action, policy.log_probs, q[:, None])
         spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], self.num_samples, axis=1), policy)

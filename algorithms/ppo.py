@@ -29,7 +29,7 @@ import optax
 from flax import struct
 
 from algorithms import losses, optimization
-from algorithms.networks import Torso, ValueNetwork
+from algorithms.networks import Torso, ValueNetwork, apply_batch
 from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
@@ -152,7 +152,7 @@ class PPO(struct.PyTreeNode):
         return ValueNetwork(self.torso)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
-        return jax.vmap(self._critic.apply, in_axes=(None, 0))(params, obs)
+        return apply_batch(self._critic, params, obs)
 
     def _policy_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch, old_log_prob = sample.batch, sample.batch.extras["log_prob"]
