@@ -10,6 +10,7 @@ from algorithms.networks import Torso
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
+from algorithms.recurrence import Recurrent
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.td3 import TD3
@@ -27,6 +28,7 @@ __all__ = [
     "Discrete",
     "LinearDecay",
     "Plan",
+    "Recurrent",
     "StepInfo",
     "Torso",
     "TrainState",

@@ -69,6 +69,7 @@ class DDPG(struct.PyTreeNode):
     noise_theta: Scalar = 0.15
 
     num_passes = 1
+    roles = (("actor", ()), ("critic", (1,)))
 
     def __post_init__(self):
         if not isinstance(self.action_space, Box):

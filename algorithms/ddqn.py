@@ -82,6 +82,7 @@ class DDQN(struct.PyTreeNode):
     final_epsilon: Scalar = 0.05
 
     num_passes = 1
+    roles = (("critic", ()),)
 
     def __post_init__(self):
         if not isinstance(self.action_space, Discrete):

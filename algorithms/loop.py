@@ -187,7 +187,8 @@ def train_step(
         key = jax.random.clone(key_gradients) if index else key_gradients
         grads, info = agent.gradients(agent_state, sample, key, index)
         if index == 0:
-            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities)
+            mask = sample.batch.mask if info.priorities.ndim == 2 else None  # of sequences
+            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities, mask)
             metrics = _sample_metrics(buffer_state, sample, info.priorities)
         agent_state = agent.apply(agent_state, grads)
         metrics |= info.metrics

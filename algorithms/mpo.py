@@ -28,6 +28,7 @@ were one: only multipliers moved); multipliers begin above 0, and `max_multiplie
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -128,6 +129,8 @@ class MPO(struct.PyTreeNode):
     initial_multiplier: Scalar = 1.0
     initial_variance_multiplier: Scalar = 10.0
     max_multiplier: Scalar = 1e4
+
+    roles = (("actor", ()), ("critic", ()))
 
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):
@@ -256,8 +259,8 @@ class MPO(struct.PyTreeNode):
         spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], self.num_samples, axis=1), policy)
         action = spread.sample(key)
         clipped = jnp.clip(action, -1, 1)
-        of_state = jax.vmap(self._critic.apply, in_axes=(None, None, 0))
-        objectives = [jax.vmap(of_state, in_axes=(None, 0, 0))(target.critic, obs, clipped)]
+        of_candidate = functools.partial(apply_batch, self._critic, target.critic, obs)
+        objectives = [jax.vmap(of_candidate, in_axes=1, out_axes=1)(clipped)]
         if self.is_penalized:
             objectives.append(-jnp.linalg.norm(action - clipped, axis=-1))
         log_prior = jnp.full(action.shape[:2], -jnp.log(self.num_samples), jnp.float32)

@@ -8,18 +8,22 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from algorithms.memory import History, Memory
 from jaxrl_buffers.types import PyTree
 
 
 class Torso(nn.Module):
     """Features of any pytree of observations: images pass through convolutions, all the rest is flattened.
 
-    Leaves of rank 3 count as images `[height, width, channels]`; `uint8` ones are divided by 255.
+    Leaves of rank 3 count as images `[height, width, channels]`; `uint8` ones are divided by 255. With a memory, a
+    recurrent core comes before the dense layers, and observations come as a `History`.
 
     Args:
         hidden_sizes: widths of the dense layers.
         channels: channels of the 3x3 convolutions for images; `(16,)` is the network of MinAtar.
         activation: name of a function in `jax.nn`.
+        memory: `gru`, `lstm`, or None for a network that sees one observation at a time.
+        memory_size: width of what is remembered.
 
     Example:
         >>> torso = Torso(hidden_sizes=(64, 64))
@@ -32,20 +36,56 @@ class Torso(nn.Module):
     hidden_sizes: tuple[int, ...] = (64, 64)
     channels: tuple[int, ...] = (16,)
     activation: str = "relu"
+    memory: str | None = None
+    memory_size: int = 64
+
+    @property
+    def encoder(self) -> Encoder:
+        """What comes before the dense layers."""
+        return Encoder(self.channels, self.activation, self.memory, self.memory_size)
 
     @nn.compact
-    def __call__(self, obs: PyTree) -> jax.Array:
+    def __call__(self, obs: PyTree, *others: jax.Array) -> jax.Array:
+        """Return features of an observation, or of each row of a `History`, together with other vectors."""
+        encoder = Encoder(self.channels, self.activation, self.memory, self.memory_size, name="encoder")
+        x = encoder(obs)[0]
+        x = jnp.concatenate([x, *others], axis=-1) if others else x
+        for size in self.hidden_sizes:
+            x = getattr(jax.nn, self.activation)(nn.Dense(size)(x))
+        return x
+
+
+class Encoder(nn.Module):
+    """Observations as vectors, with what is remembered if there is a memory; see `Torso`."""
+
+    channels: tuple[int, ...]
+    activation: str
+    memory: str | None
+    memory_size: int
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> tuple[jax.Array, PyTree]:
+        """Return the vector of an observation, or vectors of all rows of a `History`, and the last carry."""
+        if not isinstance(obs, History):
+            return self._flatten(obs, 0), ()
+        rows = obs.obs if obs.following is None else _concatenate(obs.obs, obs.following)
+        x = self._flatten(rows, 1)
+        if self.memory is None:
+            return (x if obs.following is None else x[obs.is_first.shape[0] :]), ()
+        x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
+        carry, x = Memory(self.memory, self.memory_size)(x, obs.carry, obs.is_first)
+        return x, carry
+
+    def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
+        """Make vectors of images and all the rest, behind `num_axes` leading axes."""
         activation = getattr(jax.nn, self.activation)
         features = []
         for leaf in map(_as_float, jax.tree.leaves(obs)):
-            if leaf.ndim == 3:
+            if leaf.ndim - num_axes == 3:
                 for size in self.channels:
                     leaf = activation(nn.Conv(size, (3, 3), padding="VALID")(leaf))
-            features.append(leaf.reshape(-1))
-        x = jnp.concatenate(features) if len(features) > 1 else features[0]
-        for size in self.hidden_sizes:
-            x = activation(nn.Dense(size)(x))
-        return x
+            features.append(leaf.reshape(*leaf.shape[:num_axes], -1))
+        return jnp.concatenate(features, axis=-1) if len(features) > 1 else features[0]
 
 
 class QNetwork(nn.Module):
@@ -58,12 +98,14 @@ class QNetwork(nn.Module):
     torso: Torso = Torso()
     dueling: bool = False
 
+    role = "critic"
+
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
         features = self.torso(obs)
         values = nn.Dense(self.num_actions)(features)
         if self.dueling:
-            values = nn.Dense(1)(features) + values - jnp.mean(values)
+            values = nn.Dense(1)(features) + values - jnp.mean(values, axis=-1, keepdims=True)
         return values
 
 
@@ -72,9 +114,11 @@ class Critic(nn.Module):
 
     torso: Torso = Torso()
 
+    role = "critic"
+
     @nn.compact
     def __call__(self, obs: PyTree, action: jax.Array) -> jax.Array:
-        return nn.Dense(1)(self.torso((obs, action)))[0]
+        return nn.Dense(1)(self.torso(obs, action))[..., 0]
 
 
 class DeterministicActor(nn.Module):
@@ -82,6 +126,8 @@ class DeterministicActor(nn.Module):
 
     action_size: int
     torso: Torso = Torso()
+
+    role = "actor"
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
@@ -93,9 +139,11 @@ class ValueNetwork(nn.Module):
 
     torso: Torso = Torso()
 
+    role = "critic"
+
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
-        return nn.Dense(1)(self.torso(obs))[0]
+        return nn.Dense(1)(self.torso(obs))[..., 0]
 
 
 class CategoricalActor(nn.Module):
@@ -103,6 +151,8 @@ class CategoricalActor(nn.Module):
 
     num_actions: int
     torso: Torso = Torso()
+
+    role = "actor"
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
@@ -115,21 +165,46 @@ class GaussianActor(nn.Module):
     action_size: int
     torso: Torso = Torso()
 
+    role = "actor"
+
     @nn.compact
     def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
-        mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2)
+        mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2, axis=-1)
         return mean, log_std
 
 
-def apply_batch(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
-    """Apply a network to every sample: inputs `[B, ...]`, outputs `[B, ...]`."""
-    apply: Any = network.apply
-    return jax.vmap(apply, in_axes=(None, *[0] * len(inputs)))(params, *inputs)
+def apply_batch(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
+    """Apply a network to every sample: inputs `[B, ...]`, outputs `[B, ...]`.
+
+    A `History` has leaves `[B, L, ...]`; other inputs and all outputs are then flat, `[B * L, ...]`, so that
+    algorithms need not know whether their samples are sequences.
+    """
+    apply: Any = jax.vmap(network.apply, in_axes=(None, *[0] * (1 + len(inputs))))
+    if not isinstance(obs, History):
+        return apply(params, obs, *inputs)
+    obs = obs.of(network.role)
+    shape = obs.is_first.shape
+    inputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), inputs)
+    outputs = apply(params, obs, *inputs)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)
 
 
-def apply_stack(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
+def apply_stack(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
     """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
-    return jax.vmap(lambda params: apply_batch(network, params, *inputs))(params)
+    if not isinstance(obs, History):
+        return jax.vmap(lambda params: apply_batch(network, params, obs, *inputs))(params)
+    obs = obs.of(network.role)
+
+    def apply_one(params: PyTree, carry: PyTree) -> Any:
+        return apply_batch(network, params, obs._replace(carry=carry), *inputs)
+
+    num_networks = jax.tree.leaves(params)[0].shape[0]
+    carry = jax.tree.map(lambda leaf: leaf[:, :num_networks], obs.carry)  # [B, C, ...], a memory for each of them
+    return jax.vmap(apply_one, in_axes=(0, 1))(params, carry)
+
+
+def _concatenate(rows: PyTree, others: PyTree) -> PyTree:
+    return jax.tree.map(lambda one, two: jnp.concatenate([one, two]), rows, others)
 
 
 def _small_head(size: int) -> nn.Dense:

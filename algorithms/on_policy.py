@@ -12,14 +12,19 @@ from algorithms.plan import Plan
 from algorithms.types import Agent
 from jaxrl_buffers.iteration import scan_minibatches
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
-from jaxrl_buffers.types import PyTree, Sample, Transition
+from jaxrl_buffers.types import Sample, Transition
 
 
 class OnPolicyAgent(Agent, Protocol):
-    """An agent that also tells what observations are worth; `gradients` gets a flat `RolloutBatch` as the batch."""
+    """An agent that also tells what observations are worth; `gradients` gets a `RolloutBatch` as the batch.
 
-    def value(self, state: Any, obs: PyTree) -> jax.Array:
-        """Return the values `float32[N]` of observations `[N, ...]`."""
+    It holds shuffled rows `[B, ...]`, or, if the agent learns from columns, whole environments `[B, K, ...]`.
+    """
+
+    learns_from_columns: bool
+
+    def values(self, state: Any, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
         ...
 
 
@@ -51,9 +56,8 @@ def learn(
 
 
 def _batch(agent: OnPolicyAgent, rollout: Rollout, agent_state: Any, chunk: Transition) -> RolloutBatch:
-    # The values of all rows at once: one large product, where acting would need many small ones.
-    both = jax.tree.map(
-        lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
-    )
-    value, next_value = agent.value(agent_state, both).reshape(2, *chunk.reward.shape)
-    return rollout.advantages(chunk._replace(extras={**chunk.extras, "value": value}), next_value)
+    value, next_value = agent.values(agent_state, chunk)
+    batch = rollout.advantages(chunk._replace(extras={**chunk.extras, "value": value}), next_value)
+    if agent.learns_from_columns:
+        batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1)[None], batch)
+    return batch

@@ -86,6 +86,8 @@ class PPO(struct.PyTreeNode):
     entropy_coefficient: Scalar = 0.0
 
     num_passes = 1
+    learns_from_columns = False
+    roles = (("actor", ()), ("critic", ()))
 
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):
@@ -123,6 +125,15 @@ class PPO(struct.PyTreeNode):
     def value(self, state: PPOState, obs: PyTree) -> jax.Array:
         """Return the critic's values `float32[N]` of observations `[N, ...]`."""
         return self._values(state.params.critic, obs)
+
+    def values(self, state: PPOState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        # All rows at once: one large product, where acting would need many small ones.
+        both = jax.tree.map(
+            lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
+        )
+        value, next_value = self.value(state, both).reshape(2, *chunk.reward.shape)
+        return value, next_value
 
     def gradients(self, state: PPOState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
         """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is not used."""

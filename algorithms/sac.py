@@ -104,6 +104,7 @@ class SAC(struct.PyTreeNode):
     annealing_updates: Scalar = 0
 
     num_passes = 1
+    roles = (("actor", ()), ("critic", (NUM_CRITICS,)))
 
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):

@@ -77,6 +77,7 @@ class TD3(struct.PyTreeNode):
     smoothing_clip: Scalar = 0.5
 
     num_passes = 1
+    roles = (("actor", ()), ("critic", (2,)))
 
     def __post_init__(self):
         if not isinstance(self.action_space, Box):

@@ -14,7 +14,7 @@ Metrics = dict[str, jax.Array]  # a flat dict of scalars
 class StepInfo(NamedTuple):
     """What a gradient tells besides itself."""
 
-    priorities: jax.Array  # float32[B], absolute TD errors
+    priorities: jax.Array  # float32[B], absolute TD errors; float32[B, L] of sequences
     metrics: Metrics
 
 
@@ -26,6 +26,7 @@ class Agent(Protocol):
     """
 
     num_passes: int  # how often `gradients` and `apply` run for one sample
+    roles: tuple[tuple[str, tuple[int, ...]], ...]  # "actor", "critic": its networks, and the axes they are stacked by
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> Any:
         """Return the state for observations and actions like these unbatched examples; consumes `key`."""

@@ -1,0 +1,118 @@
+"""Recurrent cores: what a network remembers of earlier observations.
+
+A recurrent network is given a `History` where another is given an observation, and answers for all of its rows. The
+products with the inputs of all rows are one large product; only what depends on the row before is left to the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxrl_buffers.checks import require_choice, require_integer
+from jaxrl_buffers.types import PyTree
+
+KINDS = ("gru", "lstm")
+
+
+class History(NamedTuple):
+    """Consecutive observations of one environment, with what was remembered before the first of them.
+
+    With `following`, networks answer for the successors of the rows instead of the rows themselves: each of them is
+    seen with the memory of all rows up to its own.
+    """
+
+    obs: PyTree  # [L, ...]
+    carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
+    is_first: jax.Array  # bool[L], rows with which an episode begins: nothing before them is remembered
+    following: PyTree = None  # [L, ...]
+
+    def of(self, role: str) -> History:
+        """Return the history as networks in this role remember it."""
+        return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)
+
+
+class Memory(nn.Module):
+    """A gated recurrent unit or a long short-term memory behind a dense layer.
+
+    GRU, with `x` the input and `h` the carry (Cho et al. 2014, https://arxiv.org/abs/1406.1078):
+
+        r, z = sigmoid(W_r x + U_r h + b_r), sigmoid(W_z x + U_z h + b_z)
+        n    = tanh(W_n x + b_n + r * (U_n h + c_n))
+        h'   = (1 - z) n + z h
+
+    LSTM, with the carry `(c, h)` (Hochreiter and Schmidhuber 1997; forget gates begin open):
+
+        i, f, o = sigmoid(W_i x + U_i h + b_i), ...
+        c'      = f c + i tanh(W_g x + U_g h + b_g)
+        h'      = o tanh(c')
+
+    Args:
+        kind: `gru` or `lstm`.
+        size: width of what is remembered.
+    """
+
+    kind: str = "gru"
+    size: int = 64
+
+    def __post_init__(self):
+        require_choice("Memory", "kind", self.kind, KINDS)
+        require_integer("Memory", "size", self.size, 1)
+        super().__post_init__()
+
+    @property
+    def carry(self) -> jax.Array:
+        """An empty memory, `float32[H]` or `float32[2, H]`."""
+        return jnp.zeros((self.size,) if self.kind == "gru" else (2, self.size), jnp.float32)
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array, carry: PyTree, is_first: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Go through `inputs` `[M, F]`, of which the first `L` are the rows of a history and the others successors.
+
+        Returns:
+            What is remembered after the last row, and outputs `[M - L, H]` of the successors, or `[L, H]` of the rows
+            if there are none.
+        """
+        num_gates = 3 if self.kind == "gru" else 4
+        cell = _gru if self.kind == "gru" else _lstm
+        gates = nn.Dense(num_gates * self.size)(inputs)
+        kernel = self.param("recurrent_kernel", _orthogonal_blocks(num_gates), (self.size, num_gates * self.size))
+        bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,)) if self.kind == "gru" else None
+
+        def step(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+            gates, is_first = row
+            carry = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), kernel, bias)
+            return carry, carry
+
+        num_rows = is_first.shape[0]
+        last, carries = jax.lax.scan(step, self.carry if carry is None else carry, (gates[:num_rows], is_first))
+        if inputs.shape[0] > num_rows:
+            carries = jax.vmap(cell, in_axes=(0, 0, None, None))(gates[num_rows:], carries, kernel, bias)
+        return last, carries if self.kind == "gru" else carries[:, 1]
+
+
+def _gru(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    from_input, from_carry = jnp.split(gates, 3), jnp.split(carry @ kernel, 3)
+    reset, keep = (jax.nn.sigmoid(a + b) for a, b in zip(from_input[:2], from_carry[:2], strict=True))
+    new = jnp.tanh(from_input[2] + reset * (from_carry[2] + bias))
+    return (1 - keep) * new + keep * carry
+
+
+def _lstm(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: None) -> jax.Array:
+    enter, forget, new, show = jnp.split(gates + carry[1] @ kernel, 4)
+    cell = jax.nn.sigmoid(forget + 1) * carry[0] + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    return jnp.stack([cell, jax.nn.sigmoid(show) * jnp.tanh(cell)])
+
+
+def _orthogonal_blocks(num_gates: int) -> nn.initializers.Initializer:
+    """Make the matrix of every gate orthogonal."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        size = shape[0]
+        blocks = [nn.initializers.orthogonal()(part, (size, size), dtype) for part in jax.random.split(key, num_gates)]
+        return jnp.concatenate(blocks, axis=1)
+
+    return init

@@ -1,0 +1,172 @@
+"""Any agent with a memory: `Recurrent(agent)` acts and learns with what its networks remember.
+
+Every network has a memory of its own. While acting, all of them are carried along and stored with each step as
+`extras["carry"]`, and are emptied by the loop where an episode ends. Off-policy agents learn from sequences
+(`jaxrl_buffers.Sequence`): networks start from the carries stored with the first row, and the burn-in refreshes what
+has become stale since (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from whole columns
+of a rollout.
+
+The agent inside is one that was written for single steps. It is handed the rows of all sequences as one flat batch,
+with a `History` in the place of observations, and rows that do not count have weight zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algorithms.memory import History, Memory
+from algorithms.networks import Torso
+from algorithms.spaces import Space
+from algorithms.types import StepInfo
+from jaxrl_buffers.rollouts import RolloutBatch
+from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
+
+
+class Recurrent(struct.PyTreeNode):
+    """An agent whose networks remember.
+
+    Args:
+        agent: an agent whose torso has a memory.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import DDQN, Plan, Torso, environments, train
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = Recurrent(DDQN(env.action_space, Torso((16,), memory="gru", memory_size=16)))
+        >>> buffer = jb.sequences(100, num_envs=4, sequence_length=8, burn_in=2)
+        >>> plan = Plan(
+        ...     800, num_envs=4, start_steps=200, update_every=100, num_updates=1, mini_batch_size=8, test_every=0
+        ... )
+        >>> state, metrics = jax.jit(lambda key: train(key, agent, buffer, env, plan))(jax.random.key(0))
+        >>> metrics["returns"].shape
+        (1, 5)
+    """
+
+    agent: Any
+
+    learns_from_columns = True  # of a rollout
+
+    def __post_init__(self):
+        torso = getattr(self.agent, "torso", None)
+        if isinstance(torso, Torso) and torso.memory is None:
+            raise ValueError(
+                f"Recurrent({type(self.agent).__name__}): its networks have no memory; give the agent "
+                "`torso=Torso(memory='gru')`."
+            )
+
+    @property
+    def action_space(self) -> Space:
+        """What the agent may do."""
+        return self.agent.action_space
+
+    @property
+    def num_passes(self) -> int:
+        """How often `gradients` and `apply` run for one sample."""
+        return self.agent.num_passes
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> Any:
+        """Return the agent's state for observations and actions like these; consumes `key`."""
+        obs, action = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (obs, action))
+        return self.agent.init(key, History(obs, None, jax.ShapeDtypeStruct((1,), jnp.bool_)), action)
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Return what the agent carries, and empty memories `[N, ...]`."""
+        empty = Memory(self.agent.torso.memory, self.agent.torso.memory_size).carry
+        memories = {
+            role: jnp.zeros((num_envs, *stacked, *empty.shape), empty.dtype) for role, stacked in self.agent.roles
+        }
+        return self.agent.initial_carry(num_envs), memories | {"is_first": jnp.ones(num_envs, bool)}
+
+    def act(
+        self, state: Any, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Return actions, the next carry, and extras with the memories before this step; consumes `key`."""
+        inner, memories = carry
+        history = _history(jax.tree.map(lambda leaf: leaf[:, None], obs), memories, memories["is_first"][:, None])
+        action, inner, extras = self.agent.act(state, history, inner, key, deterministic)
+        after = {role: self._remember(state, history, role, stacked) for role, stacked in self.agent.roles}
+        after["is_first"] = jnp.zeros_like(memories["is_first"])
+        return action, (inner, after), {**(extras or {}), "carry": memories}
+
+    def observe(self, state: Any, chunk: Transition) -> Any:
+        """Take note of collected rows."""
+        return self.agent.observe(state, chunk)
+
+    def values(self, state: Any, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        columns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), chunk)
+        history = _history(columns.obs, *_first_carry(columns.extras["carry"]))
+        both = self.agent.value(state, history), self.agent.value(state, history._replace(following=columns.next_obs))
+        value, next_value = (values.reshape(columns.reward.shape).T for values in both)
+        return value, next_value
+
+    def gradients(self, state: Any, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
+        """Return the gradients along sequences, and priorities `[B, L]`; consumes `key`."""
+        shape = sample.batch.mask.shape
+        grads, info = self.agent.gradients(state, flatten(sample), key, pass_index)
+        return grads, info._replace(priorities=info.priorities.reshape(shape))
+
+    def apply(self, state: Any, grads: PyTree) -> Any:
+        """Take one step along the gradients."""
+        return self.agent.apply(state, grads)
+
+    def _remember(self, state: Any, history: History, role: str, stacked: tuple[int, ...]) -> jax.Array:
+        """Return what networks in this role remember after the history."""
+        params, encoder = _parameters(state.params, role), self.agent.torso.encoder
+
+        def remember(params: PyTree, history: History) -> jax.Array:
+            return encoder.apply({"params": params["params"]["torso"]["encoder"]}, history)[1]
+
+        history = history.of(role)
+        if stacked:
+            each = jax.vmap(lambda params, carry, history: remember(params, history._replace(carry=carry)), (0, 0, None))
+            return jax.vmap(each, in_axes=(None, 0, 0))(params, history.carry, history)
+        return jax.vmap(remember, in_axes=(None, 0))(params, history)
+
+
+def flatten(sample: Sample) -> Sample:
+    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations.
+
+    Weights are those of the sequences, zero where the mask is False, and scaled such that a mean over all rows is a
+    mean over those that count.
+    """
+    batch, shape = sample.batch, sample.batch.mask.shape
+    carry, is_first = _first_carry(batch.extras["carry"])
+    if is_first.ndim == 1:  # of the first row only: behind an end inside of a sequence, nothing counts
+        is_first = jnp.concatenate([is_first[:, None], jnp.zeros((shape[0], shape[1] - 1), bool)], axis=1)
+    history = _history(batch.obs, carry, is_first)
+    extras = {name: value for name, value in batch.extras.items() if name != "carry"}
+    rows = batch._replace(obs=(), extras=extras)
+    if isinstance(batch, Batch):
+        rows = rows._replace(next_obs=())
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    rows = rows._replace(obs=history)
+    if isinstance(batch, Batch):
+        rows = rows._replace(next_obs=history._replace(following=batch.next_obs))
+    weights = sample.weights.reshape(shape[0], -1) * batch.mask
+    weights = weights * (batch.mask.size / jnp.maximum(jnp.sum(batch.mask), 1)).astype(jnp.float32)
+    return Sample(rows, sample.handle, weights.reshape(-1))
+
+
+def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:
+    return History(obs, {role: memory for role, memory in memories.items() if role != "is_first"}, is_first)
+
+
+def _first_carry(carry: PyTree) -> tuple[PyTree, jax.Array]:
+    """Return the memories `[B, ...]` of the first rows, and all there is of `is_first`: `[B]` or `[B, L]`."""
+    is_first = carry["is_first"]
+    has_all_rows = is_first.ndim == 2
+    memories = {role: memory[:, 0] if has_all_rows else memory for role, memory in carry.items() if role != "is_first"}
+    return memories, is_first
+
+
+def _parameters(params: PyTree, role: str) -> PyTree:
+    """Return the parameters of the networks in a role; an algorithm with one network has no others."""
+    for name in (role, f"{role}s"):
+        if hasattr(params, name):
+            return getattr(params, name)
+    return params
