@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_buffers.types import Transition
+
+Array = TypeVar("Array", np.ndarray, jax.Array)
 
 
 class Goal(NamedTuple):
@@ -25,7 +28,7 @@ class Goal(NamedTuple):
     relabel: Callable[[Transition, jax.Array], Transition]
 
     @staticmethod
-    def is_reached(returns: jax.Array, lengths: jax.Array) -> jax.Array:
+    def is_reached(returns: Array, lengths: Array) -> Array:
         """Tell in which episodes the goal was reached: those in which not every step was worth -1.
 
         Args:
