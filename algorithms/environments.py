@@ -18,6 +18,7 @@ import numpy as np
 from flax import struct
 from gymnax.environments import spaces as gymnax_spaces
 
+from algorithms.goal_environments import Goal
 from algorithms.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
@@ -70,6 +71,11 @@ class Environment(struct.PyTreeNode):
     def max_episode_length(self) -> Scalar | None:
         """The time limit, if the environment's parameters name one."""
         return getattr(self.params, "max_steps_in_episode", None)
+
+    @property
+    def goal(self) -> Goal | None:
+        """What hindsight must know, if the environment tells."""
+        return getattr(self.env, "goal", None)
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algorithms import loop
+from algorithms import environments, loop
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState
 from algorithms.plan import Plan
@@ -140,6 +140,8 @@ def _train(
         "mean_length": float(np.mean(lengths)),
         "episodes": options.final_episodes,
     }
+    for success in _success(settings, returns, lengths).values():
+        result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
     folder.finish(result)
     return result
 
@@ -157,10 +159,17 @@ def _advance(
     iteration, num_tests, metrics = progress.iteration + chunk, progress.num_tests, None
     if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
         state, means = programs.read_metrics(state)
-        returns, _ = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
-        metrics = {**{name: np.asarray(mean) for name, mean in means.items() if name != "steps"}, "returns": returns}
+        returns, lengths = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
+        metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}
+        metrics |= {**_success(settings, returns, lengths), "returns": returns}
         num_tests += 1
     return state, _Progress(iteration, num_tests, seconds), metrics
+
+
+def _success(settings: Settings, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Return in which part of the episodes `[S, E]` of each seed the goal was reached, if there are goals."""
+    goal = environments.make(settings.environment).goal
+    return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
 
 
 def _chunk(plan: Plan, iteration: int) -> int:

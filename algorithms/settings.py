@@ -22,9 +22,11 @@ from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.td3 import TD3
 from algorithms.types import Agent
-from jaxrl_buffers import NStep, Prioritized, Recent, ReplayBuffer, Uniform
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers import Hindsight, NStep, Prioritized, Recent, ReplayBuffer, Uniform
+from jaxrl_buffers.checks import require_choice, require_integer, require_number
 from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import View
+from jaxrl_buffers.views.hindsight import STRATEGIES
 
 ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC, "mpo": MPO, "ppo": PPO}
 ACTION_SPACES = {
@@ -44,6 +46,7 @@ SAMPLERS: dict[str, Any] = {
     "rollout": Rollout,
 }
 INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
+HINDSIGHT = ("none", *STRATEGIES)
 SET_ELSEWHERE = ("torso", "schedule", "sampler", "num_envs", "gamma")
 
 
@@ -67,6 +70,9 @@ class Settings:
         buffer: how samples are drawn: `uniform`, `prioritized`, `recent`, `recent_prioritized`, or `rollout` for
             on-policy algorithms.
         n_step: steps summed up in a target; 1 for rollouts.
+        hindsight: pretend that goals which were achieved had been pursued, in environments with goals: `none`, or
+            which goals are taken, `future`, `final`, `episode` or `random`.
+        hindsight_ratio: which part of the samples is relabelled in hindsight.
         gamma: discount of one step.
         capacity: transitions that a replay buffer holds; a rollout holds those of one iteration.
         hidden_sizes: widths of the networks' layers.
@@ -83,6 +89,8 @@ class Settings:
     plan: Plan
     buffer: str = "uniform"
     n_step: int = 1
+    hindsight: str = "none"
+    hindsight_ratio: float = 0.8
     gamma: float = 0.99
     capacity: int = 100_000
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -101,6 +109,13 @@ class Settings:
             raise ValueError(f"{self.algorithm} does not learn from the buffer {self.buffer!r}; use {needed}.")
         if self.buffer == "rollout" and self.n_step != 1:
             raise ValueError(f"Settings(n_step={self.n_step}): a rollout's advantages take its place; leave it at 1.")
+        require_choice("Settings", "hindsight", self.hindsight, HINDSIGHT)
+        require_number("Settings", "hindsight_ratio", self.hindsight_ratio, 0, 1)
+        if self.buffer == "rollout" and self.hindsight != "none":
+            raise ValueError(
+                f"Settings(hindsight={self.hindsight!r}): {self.algorithm} learns from what its policy just did, not "
+                "from other goals; use an off-policy algorithm, or none."
+            )
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
         require_integer("Settings", "seed", self.seed, 0)
@@ -128,7 +143,7 @@ class Settings:
         num_updates = self.plan.num_iterations * self.plan.num_updates
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
-        buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer()
+        buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
         self.plan.check_buffer(buffer)
         return Experiment(agent, buffer, env, self.plan)
 
@@ -136,12 +151,22 @@ class Settings:
         num_envs = self.plan.num_envs
         return Rollout(self.plan.update_every // num_envs, num_envs, gamma=self.gamma, **self.sampler)
 
-    def _replay_buffer(self) -> ReplayBuffer:
+    def _replay_buffer(self, env: Environment) -> ReplayBuffer:
         length = -(-self.capacity // self.plan.num_envs)
         inside = {"sampler": INSIDE[self.buffer]} if self.buffer in INSIDE else {}
         sampler = SAMPLERS[self.buffer](**inside, **self.sampler)
+        return ReplayBuffer(sampler, self._view(env), length=length, num_envs=self.plan.num_envs)
+
+    def _view(self, env: Environment) -> View:
         view = NStep(self.n_step, self.gamma)
-        return ReplayBuffer(sampler, view, length=length, num_envs=self.plan.num_envs)
+        if self.hindsight == "none":
+            return view
+        if env.goal is None:
+            raise ValueError(
+                f"Settings(hindsight={self.hindsight!r}): {self.environment} has no goals that could be exchanged; use "
+                "an environment with goals, such as BitFlip15-v0 or PointReach-v0, or none."
+            )
+        return Hindsight(view, **env.goal._asdict(), strategy=self.hindsight, ratio=self.hindsight_ratio)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them."""

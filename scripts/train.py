@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,12 +147,18 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any = None) ->
     run_folder = RunFolder(folder)
     plotting.draw_curve(run_folder.metrics(), title, run_folder.curve)
     seeds = result["return_of_seeds"]
+    rates = [100 * rate for rate in result.get("success_of_seeds", [])]
+    success = f"success {_spread(rates)} %, " if rates else ""
     print(
-        f"{title}: return {result['mean_return']:.1f} (seeds {min(seeds):.1f} to {max(seeds):.1f}, n={len(seeds)}, "
+        f"{title}: {success}return {_spread(seeds)} (mean and range of {len(seeds)} seed{'s' * (len(seeds) > 1)}, "
         f"{result['episodes']} episodes each) after {result['steps']:,} steps at "
         f"{result['steps_per_second']:,.0f} steps/s; {folder}"
     )
     return 0
+
+
+def _spread(of_seeds: list[float]) -> str:
+    return f"{statistics.mean(of_seeds):.1f} [{min(of_seeds):.1f}, {max(of_seeds):.1f}]"
 
 
 if __name__ == "__main__":
