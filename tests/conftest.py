@@ -1,10 +1,15 @@
-"""Strictness for every test: mixed ranks raise instead of broadcasting."""
+"""Settings of every test: mixed ranks raise instead of broadcasting, and machine code is not optimized."""
 
+import os
 from collections.abc import Iterator
+
+# Most tests compile many programs that each run briefly. Set before JAX is imported, and inherited by subprocesses.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import jax
 import pytest
 
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
@@ -14,8 +19,8 @@ def key() -> jax.Array:
 
 
 @pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    """Compile without optimizing machine code: for tests of many small programs that each run briefly."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
+def optimized_code() -> Iterator[None]:
+    """Compile to fast machine code: for tests that compute for long."""
     jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)

@@ -15,8 +15,6 @@ import jaxrl_buffers as jb
 from algorithms import Box, Discrete, optimization
 from algorithms.settings import ACTION_SPACES
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 names = pytest.mark.parametrize("name", AGENTS)
 off_policy_names = pytest.mark.parametrize("name", OFF_POLICY)
 

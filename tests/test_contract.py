@@ -13,8 +13,6 @@ from registry import BUFFERS
 
 import jaxrl_buffers as jb
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, NUM_ENVS, BATCH = 6, 2, 5
 
 

@@ -15,8 +15,6 @@ from test_golden import linear, stacked
 from algorithms import DDPG, TD3, Box, Torso
 from jaxrl_buffers import Batch, Handle, Sample
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
 AGENTS = {"ddpg": DDPG(BOX, Torso((8,))), "td3": TD3(BOX, Torso((8,)))}
 

@@ -17,8 +17,6 @@ import jaxrl_buffers as jb
 from jaxrl_buffers.episodes import FAR
 from jaxrl_buffers.storage import ring
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NUM_STREAMS, NUM_STEPS, NUM_ENVS, CHUNK = 500, 9, 2, 3  # streams of each of two cases
 
 

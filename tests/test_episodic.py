@@ -14,8 +14,6 @@ from scipy import stats
 import jaxrl_buffers as jb
 from jaxrl_buffers import handles, starts
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, NUM_ENVS, BATCH = 9, 3, 20_000
 
 

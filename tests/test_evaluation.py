@@ -10,8 +10,6 @@ from gymnax.environments import environment, spaces
 
 from algorithms import DDQN, Discrete, Torso, environments, evaluate
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Lottery(environment.Environment):
     """Episodes of one step or of nine, as likely; the observation says which."""

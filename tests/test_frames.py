@@ -13,8 +13,6 @@ from helpers import every_slot
 
 import jaxrl_buffers as jb
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, NUM_ENVS, STACK = 9, 2, 3
 
 

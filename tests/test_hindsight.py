@@ -16,8 +16,6 @@ from scipy import stats
 import jaxrl_buffers as jb
 from jaxrl_buffers.views.hindsight import STRATEGIES
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, NUM_ENVS, BATCH = 7, 3, 4000
 EXAMPLE = jb.Transition(
     obs={"x": np.int32(0), "goal": np.int32(0)},

@@ -14,7 +14,7 @@ from registry import BUFFERS
 
 import jaxrl_buffers as jb
 
-SMALL, LARGE = 2**13, 2**16  # rows of two environments; compiled only, never allocated
+SMALL, LARGE = 2**13, 2**18  # rows of two environments; compiled only, never allocated
 BATCH = 32
 COVERED = {"stratified", "n_step", "prioritized", "sequences"}  # by kinds of the same parts
 ORDERS = ["add sample update", "update add sample", "add update sample"]
@@ -100,39 +100,31 @@ def whole_array_operations(compiled, length):
     return found
 
 
-def assert_in_place(small, large):
-    """Check that nothing as long as the ring is copied, made or read through, and that temporaries do not grow.
-
-    Not even by one byte a row: a tree of eight times the leaves has only one level more.
-    """
-    assert whole_array_operations(large, LARGE // 4) == []
-    before, after = small.memory_analysis().temp_size_in_bytes, large.memory_analysis().temp_size_in_bytes
-    assert after < before + LARGE, (before, after)
+def assert_in_place(compiled):
+    """Check that nothing as long as the ring is copied, made or read through, nor held for a while."""
+    assert whole_array_operations(compiled, LARGE // 4) == []
+    assert compiled.memory_analysis().temp_size_in_bytes < LARGE  # not even one byte a row
 
 
 @pytest.mark.parametrize("name", [name for name in BUFFERS if name not in COVERED])
 def test_the_whole_loop_is_in_place(name):
-    small, large = compiled_loop(name, SMALL), compiled_loop(name, LARGE)
-    assert_in_place(small, large)
+    assert_in_place(compiled_loop(name, LARGE))
 
 
 @pytest.mark.parametrize("name", ["prioritized_n_step", "episodic", "hindsight", "frames"])
 def test_adding_a_single_row_is_in_place(name):
     """XLA treats scatters of one row apart, and then copies more readily."""
-    small, large = (compiled_loop(name, length, num_rows=1, num_envs=1) for length in (SMALL, LARGE))
-    assert_in_place(small, large)
+    assert_in_place(compiled_loop(name, LARGE, num_rows=1, num_envs=1))
 
 
 @pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_per_env", "hindsight"])
 def test_the_whole_loop_is_in_place_under_vmap(name):
-    small, large = compiled_loop(name, SMALL, num_seeds=3), compiled_loop(name, LARGE, num_seeds=3)
-    assert_in_place(small, large)
+    assert_in_place(compiled_loop(name, LARGE, num_seeds=3))
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
 def test_other_orders_are_in_place_too(order):
-    small, large = (compiled_loop("prioritized_n_step", length, order) for length in (SMALL, LARGE))
-    assert_in_place(small, large)
+    assert_in_place(compiled_loop("prioritized_n_step", LARGE, order))
 
 
 @pytest.mark.parametrize("operation", ["add", "add many", "sample", "update"])
@@ -151,7 +143,10 @@ def test_each_operation_alone_is_in_place(operation):
         }[operation]
         donated = () if operation == "sample" else 1
         programs.append(jax.jit(program, donate_argnums=donated).lower(buffer, *arguments).compile())
-    assert_in_place(*programs)
+    assert_in_place(programs[1])
+    # A tree of 32 times the leaves has two levels more: temporaries grow by a few nodes of each sampled path.
+    before, after = (program.memory_analysis().temp_size_in_bytes for program in programs)
+    assert after < before + 100 * BATCH, (before, after)
 
 
 def test_bytes_accessed_by_add_do_not_depend_on_the_capacity():

@@ -12,8 +12,6 @@ from helpers import assert_frequencies, number_buffer, scalars
 import jaxrl_buffers as jb
 from jaxrl_buffers import shares
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 PRIORITIES = np.array([4, 1, 2, 8, 1, 3, 5, 2, 6, 1], np.float32)
 

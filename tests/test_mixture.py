@@ -12,8 +12,6 @@ from helpers import assert_frequencies, scalars
 
 import jaxrl_buffers as jb
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 add = jax.jit(jb.Mixture.add, static_argnames="part")
 sample = jax.jit(jb.Mixture.sample, static_argnames="batch_size")

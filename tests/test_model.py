@@ -15,8 +15,6 @@ from registry import BUFFERS
 import jaxrl_buffers as jb
 from jaxrl_buffers.storage import ring as ring_module
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CASES = {  # name: (length, num_envs)
     "uniform": (2, 1),
     "balanced": (5, 3),

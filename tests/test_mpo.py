@@ -17,8 +17,6 @@ from algorithms import mpo_losses, optimization
 from algorithms.distributions import Categorical, Normal
 from algorithms.mpo_losses import Candidates
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Objectives of 20 states with 6 candidates, and a prior over these.
 VALUES = 3 * jax.random.normal(jax.random.key(0), (20, 6))
 LOG_PRIOR = jax.nn.log_softmax(jax.random.normal(jax.random.key(1), (20, 6)))

@@ -15,8 +15,6 @@ import jaxrl_buffers as jb
 from algorithms import PPO, Plan, Torso, environments, loop, losses, on_policy, ppo, train
 from algorithms.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ENV = environments.make("CartPole-v1")
 AGENT = PPO(ENV.action_space, Torso((8,)), learning_rate_pi=1e-2)
 ROLLOUT = jb.rollout(8, 2)

@@ -13,8 +13,6 @@ from probes import GAMMA, PROBES, Probe, stacked
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, Plan, Torso, environments, train
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SMALL = Torso((32, 32))
 PLAN = Plan(
     total_steps=4_800, num_envs=4, start_steps=800, update_every=4, num_updates=1, mini_batch_size=64, test_every=0

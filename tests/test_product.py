@@ -17,8 +17,6 @@ from registry import relabel
 
 import jaxrl_buffers as jb
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LENGTH, NUM_ENVS, BATCH = 7, 2, 4
 SAMPLERS = {
     "uniform": jb.Uniform("stratified"),

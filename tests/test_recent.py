@@ -13,8 +13,6 @@ from reference_recency import ReferenceTrend, recent_rows
 import jaxrl_buffers as jb
 from jaxrl_buffers import segment_ranges, segment_tree, starts
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 
 

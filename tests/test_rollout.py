@@ -11,8 +11,6 @@ from helpers import number_buffer, scalars
 import jaxrl_buffers as jb
 from jaxrl_buffers import advantages
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 GAMMA, LAMBDA = 0.9, 0.8
 GOLDEN_ADVANTAGE, GOLDEN_RETURN = [5.14792, 5.136, 3.8], [6.688, 6.32, 4.8]
 

@@ -10,8 +10,6 @@ from test_golden import linear
 
 from algorithms import SAC, Box, Discrete, Torso
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize(("num_updates", "ratio"), [(0, 0.8), (50, 0.5), (100, 0.2), (10_000, 0.2)])
 def test_the_target_entropy_falls_linearly(num_updates, ratio):

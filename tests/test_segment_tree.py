@@ -131,6 +131,7 @@ def test_capacity_must_be_positive():
         segment_tree.init(0)
 
 
+@pytest.mark.usefixtures("optimized_code")
 def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
     """2^20 slots of which 600k are written: nothing unwritten is ever drawn, sums and leaves stay exact."""
     capacity, written, batch, rounds = 2**20, 600_000, 2048, 512
@@ -161,6 +162,7 @@ def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
     chex.assert_trees_all_equal(segment_tree.from_leaves(tree.leaves[:capacity]), tree)
 
 
+@pytest.mark.usefixtures("optimized_code")
 @pytest.mark.parametrize("stratified", [True, False])
 def test_every_residue_of_a_tree_of_2_to_25_leaves_is_drawn_equally(stratified):
     """One float32 number could not reach the odd leaves."""
