@@ -18,6 +18,7 @@ import numpy as np
 from flax import struct
 from gymnax.environments import spaces as gymnax_spaces
 
+from algorithms import masked_environments as masked_environments  # makes its names known
 from algorithms.goal_environments import Goal
 from algorithms.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree, Scalar, Transition

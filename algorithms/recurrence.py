@@ -22,7 +22,6 @@ from algorithms.memory import History, Memory
 from algorithms.networks import Torso
 from algorithms.spaces import Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.rollouts import RolloutBatch
 from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
 
 
@@ -123,8 +122,7 @@ class Recurrent(struct.PyTreeNode):
 
         history = history.of(role)
         if stacked:
-            each = jax.vmap(lambda params, carry, history: remember(params, history._replace(carry=carry)), (0, 0, None))
-            return jax.vmap(each, in_axes=(None, 0, 0))(params, history.carry, history)
+            remember = jax.vmap(remember, in_axes=(0, History(obs=None, carry=0, is_first=None)))
         return jax.vmap(remember, in_axes=(None, 0))(params, history)
 
 

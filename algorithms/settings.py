@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from algorithms import environments
+from algorithms import environments, memory
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
@@ -18,11 +18,12 @@ from algorithms.networks import Torso
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
+from algorithms.recurrence import Recurrent
 from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.td3 import TD3
 from algorithms.types import Agent
-from jaxrl_buffers import Hindsight, NStep, Prioritized, Recent, ReplayBuffer, Uniform
+from jaxrl_buffers import Hindsight, NStep, Prioritized, Recent, ReplayBuffer, Sequence, Uniform
 from jaxrl_buffers.checks import require_choice, require_integer, require_number
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import View
@@ -47,6 +48,7 @@ SAMPLERS: dict[str, Any] = {
 }
 INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
 HINDSIGHT = ("none", *STRATEGIES)
+MEMORIES = ("none", *memory.KINDS)
 SET_ELSEWHERE = ("torso", "schedule", "sampler", "num_envs", "gamma")
 
 
@@ -77,6 +79,10 @@ class Settings:
         capacity: transitions that a replay buffer holds; a rollout holds those of one iteration.
         hidden_sizes: widths of the networks' layers.
         activation: name of a function in `jax.nn`.
+        memory: what networks remember earlier observations by: `none`, `gru` or `lstm`.
+        memory_size: width of what they remember.
+        sequence_length: steps that off-policy algorithms learn from in one go, if there is a memory.
+        burn_in: steps at the beginning of a sequence that only refresh the memory.
         anneals: bring the learning rates down to zero over the run, in a straight line.
         agent: hyper-parameters of the algorithm.
         sampler: hyper-parameters of the buffer's sampler, or of the rollout.
@@ -95,6 +101,10 @@ class Settings:
     capacity: int = 100_000
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "relu"
+    memory: str = "none"
+    memory_size: int = 64
+    sequence_length: int = 20
+    burn_in: int = 5
     anneals: bool = False
     agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -115,6 +125,13 @@ class Settings:
             raise ValueError(
                 f"Settings(hindsight={self.hindsight!r}): {self.algorithm} learns from what its policy just did, not "
                 "from other goals; use an off-policy algorithm, or none."
+            )
+        require_choice("Settings", "memory", self.memory, MEMORIES)
+        require_integer("Settings", "memory_size", self.memory_size, 1)
+        if self.memory != "none" and self.n_step != 1:
+            raise ValueError(
+                f"Settings(n_step={self.n_step}, memory={self.memory!r}): sequences have targets of one step; leave "
+                "`n_step` at 1."
             )
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
@@ -139,10 +156,16 @@ class Settings:
                 f"{self.algorithm} cannot act in {self.environment}, which has {env.action_space}; "
                 f"use {' or '.join(fitting)}."
             )
-        torso = Torso(tuple(self.hidden_sizes), activation=self.activation)
+        torso = Torso(
+            tuple(self.hidden_sizes),
+            activation=self.activation,
+            memory=None if self.memory == "none" else self.memory,
+            memory_size=self.memory_size,
+        )
         num_updates = self.plan.num_iterations * self.plan.num_updates
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
+        agent = agent if self.memory == "none" else Recurrent(agent)
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
         self.plan.check_buffer(buffer)
         return Experiment(agent, buffer, env, self.plan)
@@ -152,13 +175,17 @@ class Settings:
         return Rollout(self.plan.update_every // num_envs, num_envs, gamma=self.gamma, **self.sampler)
 
     def _replay_buffer(self, env: Environment) -> ReplayBuffer:
+        view = self._view(env)
         length = -(-self.capacity // self.plan.num_envs)
         inside = {"sampler": INSIDE[self.buffer]} if self.buffer in INSIDE else {}
         sampler = SAMPLERS[self.buffer](**inside, **self.sampler)
-        return ReplayBuffer(sampler, self._view(env), length=length, num_envs=self.plan.num_envs)
+        return ReplayBuffer(sampler, view, length=length, num_envs=self.plan.num_envs)
 
     def _view(self, env: Environment) -> View:
-        view = NStep(self.n_step, self.gamma)
+        if self.memory == "none":
+            view = NStep(self.n_step, self.gamma)
+        else:
+            view = Sequence(self.sequence_length, self.burn_in, gamma=self.gamma)
         if self.hindsight == "none":
             return view
         if env.goal is None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import functools
 
 import chex
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents import BOX, observations
+from agents import BOX
 from flax import linen as nn
 from flax import struct
 from gymnax.environments import environment, spaces
 
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Plan, Recurrent, Torso, environments, train
+from algorithms.masked_environments import Masked
 from algorithms.memory import History, Memory
 from algorithms.networks import QNetwork, apply_batch
 from algorithms.recurrence import flatten
+from algorithms.settings import Settings
 from jaxrl_buffers.rollouts import RolloutBatch
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 GRU = Torso((8,), memory="gru", memory_size=6)
 LSTM = Torso((8,), memory="lstm", memory_size=6)
@@ -38,6 +39,12 @@ AGENTS = {
 }
 names = pytest.mark.parametrize("name", AGENTS)
 LENGTH = 5
+
+
+def observations(key, num):
+    """Draw observations, a pytree of two vectors."""
+    one, two = jnp.split(jax.random.normal(key, (num, 5)), [2], axis=1)
+    return {"one": one, "two": two}
 
 
 def history(key, length=LENGTH, carry=None):
@@ -142,6 +149,7 @@ def sequences(agent, key, num=3, length=LENGTH):
     carry = agent.initial_carry(num)[1]
     if isinstance(agent.agent, PPO):
         spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], length, axis=1), carry)
+        spread["is_first"] = jnp.arange(length)[None] == jnp.zeros((num, 1), jnp.int32)
         extras = {"action": action, "log_prob": reward - 1, "carry": spread}
         batch = RolloutBatch(obs, action, reward, reward, mask, extras)
     else:
@@ -160,7 +168,8 @@ def start(name):
     agent = Recurrent(AGENTS[name])
     key_init, key_sample, key = jax.random.split(jax.random.key(0), 3)
     example = jax.tree.map(lambda leaf: leaf[0], observations(key, 1))
-    state = jax.jit(agent.init)(key_init, example, agent.action_space.example)
+    action = agent.action_space.sample(key, 1)[0]
+    state = jax.jit(agent.init)(key_init, example, action)
     return agent, state, sequences(agent, key_sample), key, jax.jit(lambda *args: update(*args))
 
 
@@ -209,18 +218,17 @@ def test_acting_remembers_and_forgets(name):
 def test_stored_sequences_are_valued_as_they_were_met(key):
     """What the values were while acting is what learning sees, from carries stored at any row."""
     agent = Recurrent(DDQN(Discrete(2), GRU))
-    state = agent.init(key, jax.ShapeDtypeStruct((4,), jnp.float32), agent.action_space.example)
+    state = jax.jit(agent.init)(key, jnp.zeros(4), jnp.int32(0))
     obs = jax.random.normal(key, (12, 2, 4))
-    carry, met, rows = agent.initial_carry(2), [], []
-    for step in range(12):
-        memory = carry[1]
-        roles = {"critic": memory["critic"]}
-        row = History(obs[step][:, None], roles, memory["is_first"][:, None])
-        met.append(apply_batch(QNetwork(2, GRU), state.params, row))
-        action, carry, extras = agent.act(state, obs[step], carry, key)
+
+    def step(carry, obs):
+        memory = {"critic": carry[1]["critic"]}
+        q = apply_batch(QNetwork(2, GRU), state.params, History(obs[:, None], memory, carry[1]["is_first"][:, None]))
+        action, carry, extras = agent.act(state, obs, carry, key)
         flags = jnp.zeros(2, bool)
-        rows.append(jb.Transition(obs[step], action, met[-1][:, 0], flags, flags, obs[step], extras))
-    chunk = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+        return carry, jb.Transition(obs, action, q[:, 0], flags, flags, obs, extras)
+
+    _, chunk = jax.lax.scan(step, agent.initial_carry(2), obs)
     buffer = jb.sequences(12, num_envs=2, sequence_length=LENGTH)
     example = jax.tree.map(lambda leaf: leaf[0, 0], chunk)
     sample = buffer.sample(buffer.add(buffer.init(example), chunk), key, 16)
@@ -273,13 +281,12 @@ SMALL = Torso((16,), memory="gru", memory_size=16)
 PLAN = Plan(3_600, num_envs=4, start_steps=400, update_every=8, num_updates=1, mini_batch_size=32, test_every=0)
 
 
-@pytest.mark.parametrize("memory", [True, False])
-def test_ddqn_recalls_only_with_a_memory(key, memory):
-    torso = SMALL if memory else Torso((16,))
-    agent = DDQN(Discrete(2), torso, learning_rate=5e-3, polyak=0.9, max_grad_norm=10.0)
+def test_ddqn_recalls_with_a_memory_only(key):
+    agent = DDQN(Discrete(2), SMALL, learning_rate=5e-3, polyak=0.9, max_grad_norm=10.0)
     buffer = jb.sequences(1_000, num_envs=4, sequence_length=6, burn_in=1)
-    agent, buffer = (Recurrent(agent), buffer) if memory else (agent, jb.uniform(1_000, num_envs=4))
-    assert final_return(agent, buffer, PLAN, key) > 0.9 if memory else final_return(agent, buffer, PLAN, key) < 0.6
+    assert final_return(Recurrent(agent), buffer, PLAN, key) > 0.9
+    agent = agent.replace(torso=Torso((16,)))
+    assert final_return(agent, jb.uniform(1_000, num_envs=4), PLAN, key) < 0.6
 
 
 def test_ppo_recalls(key):
@@ -300,3 +307,32 @@ def final_return(agent, buffer, plan, key):
     plan = Plan(**(vars(plan) | {"num_test_episodes": 50}))
     _, metrics = jax.jit(lambda key: train(key, agent, buffer, env, plan))(key)
     return metrics["returns"][-1].mean()
+
+
+def test_settings_build_recurrent_agents():
+    plan = Plan(2_000, start_steps=1_000)
+    settings = Settings("sac", "MaskedPendulum-v1", plan, memory="lstm", memory_size=8, sequence_length=10, burn_in=3)
+    agent, buffer, env, _ = settings.build()
+    assert isinstance(agent, Recurrent)
+    assert (agent.agent.torso.memory, agent.agent.torso.memory_size) == ("lstm", 8)
+    assert buffer.view == jb.Sequence(10, burn_in=3)
+    assert env.obs.shape == (2,)
+    with pytest.raises(ValueError, match=r"n_step=3.*leave `n_step` at 1"):
+        Settings("sac", "MaskedPendulum-v1", plan, memory="gru", n_step=3)
+    with pytest.raises(ValueError, match="memory='rnn'"):
+        Settings("sac", "MaskedPendulum-v1", plan, memory="rnn")
+
+
+def test_masked_environments_show_a_part_of_the_same(key):
+    masked, whole = environments.make("MaskedCartPole-v1"), environments.make("CartPole-v1")
+    one, two = masked.reset(key, 3), whole.reset(key, 3)
+    for step in range(30):
+        action = jnp.full(3, step % 3 > 0, jnp.int32)
+        one, seen, ended = masked.step(one, action, jax.random.key(step))
+        two, all_of_it, as_well = whole.step(two, action, jax.random.key(step))
+        np.testing.assert_array_equal(seen.next_obs, all_of_it.next_obs[:, [0, 2]])
+        np.testing.assert_array_equal(seen.terminated, all_of_it.terminated)
+        chex.assert_trees_all_equal(ended, as_well)
+    assert masked.max_episode_length == whole.max_episode_length
+    with pytest.raises(ValueError, match=r"kept=\(0, 4\).*shape \(4,\)"):
+        Masked(gymnax.make("CartPole-v1")[0], kept=(0, 4))
