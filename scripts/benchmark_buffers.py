@@ -1,7 +1,10 @@
-"""Time this library's buffers, and flashbax's beside them, and tell which speed targets are met.
+"""Time this library's buffers, with others beside them, and tell which speed targets are met.
 
     python scripts/benchmark_buffers.py --quick
     python scripts/benchmark_buffers.py --capacities 2^20 --kinds prioritized --json result.json
+
+The plain kinds, `uniform` and `prioritized`, are timed beside flashbax's; all others beside the plain prioritized
+buffer; `frames`, whose rows have stacked images of shape (84, 84, 4), beside a buffer that keeps them whole.
 
 The cells, each timed on a full buffer whose transitions are 41 floats and two flags:
 
@@ -44,7 +47,7 @@ except ImportError:
 PyTree = Any
 Record = dict[str, Any]
 OURS, FLASHBAX = "jaxrl_buffers", "flashbax"
-KINDS = ("uniform", "prioritized")
+PLAIN, WHOLE = "plain prioritized", "frames kept whole"
 NUM_ADDED, BATCH_SIZE = 128, 256
 NUM_CHUNKS = 64  # different chunks, which adds take in turn
 ALPHA, BETA = 0.6, 0.4
@@ -55,6 +58,10 @@ RATIO_TARGETS = {
     "prioritized": {"loop": 0.4, "sample": 0.7, "update": 1, "add": 1},
 }
 GROWTH_TARGETS = {"uniform": 1.5, "prioritized": 2.0}
+LOOP_TARGET = 2.0  # of all other kinds, in proportion to the plain prioritized loop
+FRAMES_TARGETS = {"sample": 1.5, "bytes": 0.16}
+FRAMES_CAPACITY = 2**13  # half a gigabyte if kept whole
+FRAME_CHUNKS = 4
 # The operations of each cell and the steps of one repetition, which should take some ten milliseconds. `update` alone
 # comes first: it names slots as they are before other cells move the ring.
 CELLS = {
@@ -75,20 +82,45 @@ class Buffer(NamedTuple):
     handle: Callable[[jax.Array], PyTree]  # slots, numbered as they were first filled -> handle
 
 
+def relabel(transition: jb.Transition, goal: jax.Array) -> jb.Transition:
+    """Put another goal into a transition, as hindsight does."""
+    reached = jnp.sum((transition.next_obs - goal) ** 2) < 1e-4
+    return transition._replace(reward=jnp.where(reached, 0.0, -1.0), terminated=reached)
+
+
+SAMPLER = jb.Prioritized(alpha=ALPHA, beta=BETA)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "uniform": {"sampler": jb.Uniform()},
+    "prioritized": {},
+    "n_step": {"view": jb.NStep(n=3)},
+    "sequences": {"view": jb.Sequence(4, period=2)},
+    "hindsight": {"view": jb.Hindsight(jb.NStep(n=1), achieved="next_obs", relabel=relabel)},
+    "episodic": {"sampler": jb.Episodic()},
+    "returns": {"returns": jb.EpisodicReturns()},
+    "recent": {"sampler": jb.Recent(jb.Uniform())},
+    "recent_prioritized": {"sampler": jb.Recent(SAMPLER)},
+    "newest": {"sampler": jb.Newest(1_000.0, SAMPLER)},
+    "mix": {"sampler": jb.Mix(SAMPLER, (jb.Newest(1_000.0),), (0.2,))},
+    "frames": {"frames": jb.Frames(stack=4)},
+}
+KINDS = tuple(OPTIONS)
+
+
 def make_ours(kind: str, capacity: int) -> Buffer:
-    """Return this library's buffer."""
-    sampler = jb.Prioritized(alpha=ALPHA, beta=BETA) if kind == "prioritized" else jb.Uniform()
-    buffer = jb.ReplayBuffer(sampler, jb.NStep(n=1), length=capacity // NUM_ADDED, num_envs=NUM_ADDED)
+    """Return one of this library's buffers."""
+    options = {"sampler": SAMPLER, "view": jb.NStep(n=1)} | OPTIONS[kind]
+    buffer = jb.ReplayBuffer(**options, length=capacity // NUM_ADDED, num_envs=NUM_ADDED)
+    has_priorities = not isinstance(buffer.sampler, jb.Uniform | jb.Episodic)
 
     def sample(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         batch, handle, weights = buffer.sample(state, key, BATCH_SIZE)
-        return batch, weights, handle if kind == "prioritized" else ()
+        return batch, weights, handle if has_priorities else ()
 
     return Buffer(
         init=buffer.init,
         add=lambda state, chunk: buffer.add(state, jax.tree.map(lambda leaf: leaf[None], chunk)),
         sample=sample,
-        update=buffer.update_priorities if kind == "prioritized" else None,
+        update=buffer.update_priorities if has_priorities else None,
         handle=lambda slots: jb.Handle(slots % NUM_ADDED, slots // NUM_ADDED),
     )
 
@@ -109,23 +141,35 @@ def make_flashbax(kind: str, capacity: int) -> Buffer:
     return Buffer(buffer.init, buffer.add, sample, buffer.set_priorities, jnp.asarray)
 
 
-PEERS = {OURS: make_ours} | ({FLASHBAX: make_flashbax} if fbx else {})
+def contenders(kind: str, capacity: int) -> dict[str, Buffer]:
+    """Return our buffer and the one beside which it is timed, if there is one."""
+    found = {OURS: make_ours(kind, capacity)}
+    if kind == "frames":
+        return found | {WHOLE: make_ours("prioritized", capacity)}
+    if kind not in RATIO_TARGETS:
+        return found | {PLAIN: make_ours("prioritized", capacity)}
+    return found | ({FLASHBAX: make_flashbax(kind, capacity)} if fbx else {})
 
 
-def random_chunks(rng: np.random.Generator) -> jb.Transition:
-    """Return what is added: leaves `[64, 128, ...]`."""
-    obs, action, next_obs = (rng.normal(size=(NUM_CHUNKS, NUM_ADDED, size)) for size in (17, 6, 17))
-    terminated, truncated = rng.random((2, NUM_CHUNKS, NUM_ADDED)) < 0.01
-    chunks = jb.Transition(obs, action, rng.normal(size=(NUM_CHUNKS, NUM_ADDED)), terminated, truncated, next_obs)
+def random_chunks(kind: str, rng: np.random.Generator) -> jb.Transition:
+    """Return what is added: leaves `[chunks, 128, ...]`."""
+    shape = (FRAME_CHUNKS if kind == "frames" else NUM_CHUNKS, NUM_ADDED)
+    if kind == "frames":
+        obs = next_obs = rng.integers(256, size=(*shape, 84, 84, 4), dtype=np.uint8)
+    else:
+        obs, next_obs = rng.normal(size=(2, *shape, 17))
+    terminated, truncated = rng.random((2, *shape)) < 0.01
+    action, reward = rng.normal(size=(*shape, 6)), rng.normal(size=shape)
+    chunks = jb.Transition(obs, action, reward, terminated, truncated, next_obs)
     return jax.tree.map(jnp.asarray, chunks)
 
 
-def step_inputs(rng: np.random.Generator, capacity: int, steps: int) -> tuple[jax.Array, ...]:
+def step_inputs(rng: np.random.Generator, capacity: int, steps: int, num_chunks: int) -> tuple[jax.Array, ...]:
     """Draw for each step the chunk to add, a key to sample with, and slots `[256]` to update with priorities."""
     keys = jax.random.wrap_key_data(rng.integers(2**32, size=(steps, 2), dtype=np.uint32), impl="threefry2x32")
     places = (np.arange(BATCH_SIZE) + rng.random((steps, BATCH_SIZE))) / BATCH_SIZE
     slots, priorities = (places * capacity).astype(np.int32), rng.lognormal(size=places.shape)
-    return jax.block_until_ready((jnp.arange(steps) % NUM_CHUNKS, keys, jnp.asarray(slots), jnp.asarray(priorities)))
+    return jax.block_until_ready((jnp.arange(steps) % num_chunks, keys, jnp.asarray(slots), jnp.asarray(priorities)))
 
 
 def run(buffer: Buffer, operations: tuple[str, ...], state: PyTree, chunks: jb.Transition, inputs: tuple) -> PyTree:
@@ -143,7 +187,7 @@ def run(buffer: Buffer, operations: tuple[str, ...], state: PyTree, chunks: jb.T
         if "sample" in operations:
             batch, weights, handle = buffer.sample(state, key)
             total += sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves((batch, weights, handle)))
-            priorities = jnp.abs(batch.reward)
+            priorities = jnp.abs(batch.reward.reshape(BATCH_SIZE, -1)[:, 0])
         if "update" in operations and buffer.update:
             state = buffer.update(state, handle, priorities)
         return (state, total), None
@@ -154,24 +198,26 @@ def run(buffer: Buffer, operations: tuple[str, ...], state: PyTree, chunks: jb.T
 
 def fill(buffer: Buffer, capacity: int, chunks: jb.Transition) -> PyTree:
     """Return a full state with log-normal priorities: a few are much larger than most."""
-    numbers = jnp.arange(capacity // NUM_ADDED) % NUM_CHUNKS
-    inputs = (numbers, numbers, jnp.arange(capacity).reshape(-1, NUM_ADDED), jnp.exp(chunks.obs[:, :, 0])[numbers])
+    numbers = jnp.arange(capacity // NUM_ADDED) % chunks.reward.shape[0]
+    inputs = (numbers, numbers, jnp.arange(capacity).reshape(-1, NUM_ADDED), jnp.exp(chunks.reward)[numbers])
     add_and_update = jax.jit(partial(run, buffer, ("add", "update")), donate_argnums=0)
     return add_and_update(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunks)), chunks, inputs)[0]
 
 
 def measure(kind: str, capacity: int, args: argparse.Namespace) -> Iterator[Record]:
-    """Fill a buffer of each library and time the cells on it."""
+    """Fill the buffers of a kind and time the cells on them."""
     rng = np.random.default_rng(0)
-    chunks = random_chunks(rng)
-    buffers = {name: make(kind, capacity) for name, make in PEERS.items()}
+    chunks = random_chunks(kind, rng)
+    buffers = contenders(kind, capacity)
     states = {name: fill(buffer, capacity, chunks) for name, buffer in buffers.items()}
+    num_bytes = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(state)) for name, state in states.items()}
     for cell in [cell for cell in CELLS if cell in args.cells and (cell != "update" or buffers[OURS].update)]:
         operations, steps = CELLS[cell]
+        steps = steps // 8 if kind == "frames" else steps
         runs = {name: jax.jit(partial(run, buffers[name], operations), donate_argnums=0) for name in buffers}
         times, begin = {name: [] for name in runs}, time.perf_counter()
         for repetition in range(args.repeats + 1):
-            inputs = step_inputs(rng, capacity, steps)
+            inputs = step_inputs(rng, capacity, steps, chunks.reward.shape[0])
             for name in list(runs)[:: -1 if repetition % 2 else 1]:
                 start = time.perf_counter()
                 states[name], _ = jax.block_until_ready(runs[name](states[name], chunks, inputs))
@@ -179,7 +225,7 @@ def measure(kind: str, capacity: int, args: argparse.Namespace) -> Iterator[Reco
             if repetition >= MIN_REPEATS and time.perf_counter() - begin > args.seconds:
                 break
         times = {name: np.array(values[1:]) for name, values in times.items()}  # the first repetition compiled
-        yield {"kind": kind, "cell": cell, "capacity": capacity, **summarize(times)}
+        yield {"kind": kind, "cell": cell, "capacity": capacity, "bytes": num_bytes, **summarize(times)}
 
 
 def summarize(times: dict[str, np.ndarray]) -> Record:
@@ -208,8 +254,12 @@ def spread(values: dict[str, float], digits: int) -> str:
 
 def growths(results: list[Record]) -> list[Record]:
     """Return by which factor our times grow with the capacity."""
-    medians = {(result["kind"], result["cell"], result["capacity"]): result["us"][OURS]["median"] for result in results}
-    capacities = {capacity for *_, capacity in medians}
+    medians = {
+        (result["kind"], result["cell"], result["capacity"]): result["us"][OURS]["median"]
+        for result in results
+        if result["kind"] != "frames"
+    }
+    capacities = {capacity for *_, capacity in medians} or {0}
     small, large = GROWTH_CAPACITIES if capacities >= set(GROWTH_CAPACITIES) else (min(capacities), max(capacities))
     found = []
     for kind, cell in dict.fromkeys(key[:2] for key in medians):
@@ -223,12 +273,17 @@ def targets(results: list[Record], grown: list[Record]) -> list[Record]:
     """Return the targets whose capacities were measured, and whether they were met."""
     found = []
     for result in results:
-        limit = RATIO_TARGETS[result["kind"]].get(result["cell"])
-        if limit and result["capacity"] == RATIO_CAPACITY and FLASHBAX in result["ratio"]:
-            name = f"{result['kind']} {result['cell']} at {power(RATIO_CAPACITY)}, ratio to {FLASHBAX}"
-            found.append((name, limit, result["ratio"][FLASHBAX]["median"]))
+        kind, cell, capacity = (result[name] for name in ("kind", "cell", "capacity"))
+        for rival, ratio in result["ratio"].items():
+            limits = RATIO_TARGETS.get(kind, FRAMES_TARGETS if kind == "frames" else {"loop": LOOP_TARGET})
+            wanted = FRAMES_CAPACITY if kind == "frames" else RATIO_CAPACITY
+            if cell in limits and capacity == wanted:
+                found.append((f"{kind} {cell} at {power(capacity)}, ratio to {rival}", limits[cell], ratio["median"]))
+            if (kind, cell) == ("frames", "sample"):
+                share = result["bytes"][OURS] / result["bytes"][rival]
+                found.append((f"frames, bytes in proportion to {rival}", FRAMES_TARGETS["bytes"], share))
     for growth in grown:
-        if (growth["from"], growth["to"]) == GROWTH_CAPACITIES:
+        if (growth["from"], growth["to"]) == GROWTH_CAPACITIES and growth["kind"] in GROWTH_TARGETS:
             found.append((growth["name"], GROWTH_TARGETS[growth["kind"]], growth["factor"]))
     return [{"name": name, "limit": limit, "reached": value, "met": value <= limit} for name, limit, value in found]
 
@@ -249,9 +304,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message}\n")
     add = parser.add_argument
     add("--quick", action="store_true", help="capacities 2^13 and 2^16 and 5 repetitions, unless given: under 40 s")
-    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="default: all")
+    add("--kinds", nargs="+", choices=KINDS, default=tuple(RATIO_TARGETS), help="default: uniform prioritized")
     add("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="default: all")
-    add("--capacities", nargs="+", type=capacity_number, help="2^20 or 1048576; default: 2^13 2^16 2^20 2^22")
+    add(
+        "--capacities",
+        nargs="+",
+        type=capacity_number,
+        help="2^20 or 1048576; default: 2^13 2^16 2^20 2^22; frames: 2^13",
+    )
     add("--repeats", type=int, help="repetitions of each cell; default: 40")
     add("--seconds", type=float, default=np.inf, help="end a cell after so long, but not before 5 repetitions")
     add("--json", type=Path, metavar="PATH", help="write all results to this file too")
@@ -260,8 +320,8 @@ def parse_arguments() -> argparse.Namespace:
     args.repeats = (MIN_REPEATS if args.quick else 40) if args.repeats is None else args.repeats
     if args.repeats < 1 or not args.seconds > 0:
         parser.error("--repeats and --seconds must be positive")
-    if set(args.cells) == {"update"} and "prioritized" not in args.kinds:
-        parser.error("--cells: update needs --kinds prioritized")
+    if set(args.cells) == {"update"} and set(args.kinds) <= {"uniform", "episodic"}:
+        parser.error("--cells: update needs a kind with priorities")
     if args.json and (args.json.is_dir() or not os.access(args.json.resolve().parent, os.W_OK)):
         parser.error(f"--json: cannot write {args.json}")
     return args
@@ -272,15 +332,18 @@ def main() -> None:
     args = parse_arguments()
     if not fbx:
         print('flashbax is not installed, so only our own times follow: pip install -e ".[peers]"')
-    row = "{:13}{:8}{:10}" + "{:26}" * (2 * len(PEERS) - 1)
-    theirs = [f"ratio to {name}" for name in PEERS if name != OURS]
-    print(row.format("kind", "cell", "capacity", *(f"{name} us" for name in PEERS), *theirs).rstrip(), flush=True)
+    row = "{:20}{:8}{:10}{:26}{:19}{:26}{}"
+    print(row.format("kind", "cell", "capacity", "ours us", "beside", "us", "ratio"), flush=True)
     results = []
     for kind, capacity in itertools.product(args.kinds, args.capacities):
+        if kind == "frames" and capacity != args.capacities[0]:
+            continue
+        capacity = FRAMES_CAPACITY if kind == "frames" else capacity
         for result in measure(kind, capacity, args):
-            times = [spread(us, digits=1) for us in result["us"].values()]
+            ours, *theirs = (spread(us, digits=1) for us in result["us"].values())
             ratios = [spread(ratio, digits=2) for ratio in result["ratio"].values()]
-            print(row.format(kind, result["cell"], power(capacity), *times, *ratios).rstrip(), flush=True)
+            rivals = [*result["ratio"], *theirs, *ratios] or ["", "", ""]
+            print(row.format(kind, result["cell"], power(capacity), ours, *rivals).rstrip(), flush=True)
             results.append(result)
     machine = {"cpu_count": os.cpu_count(), "platform": jax.default_backend(), "device": jax.devices()[0].device_kind}
     versions = {name: metadata.version(name) for name in ("jax", "jaxlib", *([FLASHBAX] if fbx else []))}

@@ -184,3 +184,11 @@ def test_donated_memory_is_reused():
     after = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     sizes = [leaf.size for leaf in jax.tree.leaves(state)]
     assert all(old == new for old, new, size in zip(before, after, sizes, strict=True) if size >= 64)
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_a_fresh_state_can_be_donated(name):
+    """No two leaves share their memory, which could not be given away twice."""
+    leaves = jax.tree.leaves(BUFFERS[name](64, 2).init(helpers.EXAMPLE))
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
+    assert len(set(pointers)) == len(pointers)

@@ -77,8 +77,8 @@ class Recent(struct.PyTreeNode):
 
     def init(self, storage_shape: tuple[int, int]) -> RecentState:
         """Return the state of the sampler inside, and an empty trend."""
-        zero = jnp.zeros((), jnp.float32)
-        trend = Trend(jnp.zeros(NUM_RETURNS, jnp.float32), jnp.zeros((), jnp.int32), zero, zero, zero + 1)
+        rise, fall, slope = (jnp.asarray(value, jnp.float32) for value in (0, 0, 1))
+        trend = Trend(jnp.zeros(NUM_RETURNS, jnp.float32), jnp.zeros((), jnp.int32), rise, fall, slope)
         return RecentState(self.sampler.init(storage_shape), trend if self.adaptive else ())
 
     def mark(self, state: RecentState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> RecentState:

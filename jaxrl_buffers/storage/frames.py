@@ -87,8 +87,8 @@ class Frames(struct.PyTreeNode):
             return jnp.zeros((num_rows, shape[1], *leaf.shape), leaf.dtype)
 
         images = jax.tree.map(zeros, self._map(self._frame_structure, obs))
-        by_row, by_env = jnp.zeros(shape, jnp.int32), jnp.zeros(shape[1], jnp.int32)
-        return FrameStore(images, by_row, by_row, by_env, by_env, self.stack - 1)
+        steps, final, next_steps, next_final = (jnp.zeros(axes, jnp.int32) for axes in (shape, shape, *[shape[1:]] * 2))
+        return FrameStore(images, steps, final, next_steps, next_final, self.stack - 1)
 
     def row_structure(self, storage: Ring) -> PyTree:
         """Return the shapes and dtypes of one row as it is added."""
