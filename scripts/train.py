@@ -2,7 +2,7 @@
 
     python scripts/train.py ddqn CartPole-v1 --buffer prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
     python scripts/train.py --config settings.yaml --seed 1
-    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0
+    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--fresh-environments]
 
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
 """
@@ -36,6 +36,7 @@ HELP = {
     "options given besides go before it.",
     "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped; no other settings are then taken.",
+    "fresh_environments": "With --resume: restore agent and buffer only, and begin new episodes.",
     "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.",
     "final_episodes": "Episodes of the last, deterministic evaluation of every seed.",
 }
@@ -46,10 +47,12 @@ def main(arguments: list[str]) -> int:
     try:
         first = _first_look(arguments)
         if first.resume is not None:
-            return _resume(arguments, first.resume)
+            return _resume(arguments)
         defaults = _defaults(first)
         is_named = first.config is not None
         command = tyro.cli(_command(defaults, is_named), args=arguments, description=__doc__, prog="train.py")
+        if command.fresh_environments:
+            raise ValueError("--fresh-environments goes with --resume RUN; a new run has no others.")
         settings = _settings(command, defaults)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
@@ -94,6 +97,7 @@ def _command(defaults: Settings, is_named: bool) -> type:
         _field("config", Path | None, None, HELP["config"]),
         _field("out", Path | None, None, HELP["out"]),
         _field("resume", Path | None, None, HELP["resume"]),
+        _field("fresh_environments", bool, False, HELP["fresh_environments"]),
         _field("checkpoint_seconds", float, 60.0, HELP["checkpoint_seconds"]),
         _field("final_episodes", int, 100, HELP["final_episodes"]),
     ]
@@ -139,11 +143,17 @@ def _settings(command: Any, defaults: Settings) -> Settings:
     return dataclasses.replace(defaults, plan=plan, agent=agent, sampler=sampler, **changed)
 
 
-def _resume(arguments: list[str], folder: Path) -> int:
-    if len(arguments) > 2 - any(argument.startswith("--resume=") for argument in arguments):
-        raise ValueError("--resume takes no other settings: a run continues with those in its config.json.")
-    settings = RunFolder(folder).settings()
-    return _train(folder, settings, lambda options: run.resume(folder, options))
+def _resume(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--fresh-environments", action="store_true")
+    given, others = parser.parse_known_args(arguments)
+    if others:
+        raise ValueError(
+            f"--resume takes no other settings such as {others[0]}: a run continues with those in its config.json."
+        )
+    settings = RunFolder(given.resume).settings()
+    return _train(given.resume, settings, lambda options: run.resume(given.resume, options, given.fresh_environments))
 
 
 def _train(folder: Path, settings: Settings, train: Any, command: Any = None) -> int:
