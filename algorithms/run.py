@@ -117,6 +117,14 @@ def resume(
     return _train(settings, run_folder, programs, state, progress, options)
 
 
+def restore(folder: str | os.PathLike[str]) -> TrainState:
+    """Return the state in the checkpoint of a run: leaves `[S, ...]`, also of one seed."""
+    run_folder = RunFolder(folder)
+    settings = run_folder.settings()
+    state, _ = run_folder.restore(jax.eval_shape(_compile(settings).init))
+    return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
+
+
 def _train(
     settings: Settings,
     folder: RunFolder,
