@@ -89,7 +89,8 @@ def draw_priorities(look: BufferLook, title: str, path: str | os.PathLike[str]) 
 def draw_ages(look: BufferLook, title: str, path: str | os.PathLike[str]) -> None:
     """Draw how old samples are, beside how old all starts are, as a PNG."""
     figure, axes = _picture()
-    bins = np.linspace(0, look.ages.max() + 1, min(60, look.ages.max() + 1) + 1)
+    num_ages = int(look.ages.max()) + 1
+    bins = [*range(0, num_ages, -(-num_ages // 60)), num_ages]  # whole ages, so that equal ones give a level line
     axes.hist(look.drawn_ages, bins, density=True, color="tab:blue", label="what is drawn")
     axes.hist(look.ages, bins, density=True, color="black", histtype="step", label="all starts")
     axes.set(title=title, xlabel="age in rows, 0 the newest", ylabel="density")
