@@ -15,6 +15,10 @@ from algorithms.sac import SAC
 from algorithms.spaces import Box, Discrete
 from algorithms.td3 import TD3
 from algorithms.types import Agent, StepInfo
+from jaxrl_buffers import config
+
+for _component in (DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, LinearDecay, Torso):
+    config.register_component(_component)
 
 __all__ = [
     "DDPG",

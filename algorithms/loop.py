@@ -106,7 +106,7 @@ def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: P
     # A rollout is learned from at once and not kept.
     buffer_state = () if isinstance(buffer, Rollout) else buffer.init(env.transition(row_extras))
     state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
-    if plan.start_steps:
+    if isinstance(buffer, ReplayBuffer) and plan.start_steps:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup)
     return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
 
@@ -128,6 +128,17 @@ def run(
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
     keys = jax.vmap(lambda i: _iteration_keys(jax.random.fold_in(state.key, i), plan))(iterations)
     return jax.lax.scan(iterate, state, keys)[0]
+
+
+def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment) -> TrainState:
+    """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
+    num_envs = state.collector.env.episode_length.shape[0]
+    # No iteration splits its key into that many.
+    key = jax.random.fold_in(jax.random.fold_in(state.key, state.iteration), 2**31 - 1)
+    collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
+    # A rollout was used up in its iteration.
+    buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
+    return state._replace(collector=collector, buffer=buffer_state)
 
 
 def collect(

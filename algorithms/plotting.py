@@ -1,12 +1,18 @@
-"""Learning curves as pictures; needs matplotlib."""
+"""Learning curves, and what a buffer holds, as pictures; needs matplotlib."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from jaxrl_buffers import ReplayBuffer, statistics
+from jaxrl_buffers.replay import ReplayState
+from jaxrl_buffers.storage import ring
 
 
 def mean_and_band(values: np.ndarray, confidence: float = 0.95, num_resamples: int = 2_000) -> tuple[np.ndarray, ...]:
@@ -19,15 +25,10 @@ def mean_and_band(values: np.ndarray, confidence: float = 0.95, num_resamples: i
 
 def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.PathLike[str]) -> None:
     """Draw the returns of the evaluations in a run's metrics, mean and 95 % confidence band over seeds, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     steps = np.array([line["steps"] for line in metrics])
     returns = np.array([np.mean(line["returns"], axis=1) for line in metrics])
     mean, low, high = mean_and_band(returns)
-    figure = Figure(figsize=(7, 4.3), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = _picture()
     axes.plot(steps, returns, color="tab:blue", alpha=0.25, linewidth=0.8)
     axes.fill_between(steps, low, high, color="tab:blue", alpha=0.25, linewidth=0, label="95 % confidence of the mean")
     num_seeds = returns.shape[1]
@@ -38,3 +39,71 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=150)
+
+
+class BufferLook(NamedTuple):
+    """What can be seen in the buffers of all seeds together."""
+
+    priorities: np.ndarray  # float32, of all legal starts
+    ages: np.ndarray  # int32, of all legal starts
+    drawn_ages: np.ndarray  # int32, of a large sample
+
+
+def look_at_buffer(buffer: ReplayBuffer, states: ReplayState, key: jax.Array, num_drawn: int = 65_536) -> BufferLook:
+    """Return priorities and ages in states `[S, ...]`; consumes `key`.
+
+    Args:
+        buffer: of every state.
+        states: one for each seed.
+        key: a PRNG key.
+        num_drawn: samples to draw from each state, spread over a round of updates.
+    """
+    num_rounds = 16
+
+    @jax.jit
+    @jax.vmap
+    def look(state: ReplayState, key: jax.Array) -> tuple[statistics.Starts, jax.Array, jax.Array]:
+        def draw(key: jax.Array, progress: jax.Array) -> tuple[jax.Array, jax.Array]:
+            sample = buffer.sample(state, key, -(-num_drawn // num_rounds), progress)
+            return ring.age_of_position(state.storage, sample.handle.position, sample.handle.env), sample.weights > 0
+
+        progress = jnp.arange(num_rounds, dtype=jnp.float32) / num_rounds
+        starts = statistics.measure(buffer.sampler, buffer.view, state.sampler, state.storage)
+        return starts, *jax.vmap(draw)(jax.random.split(key, num_rounds), progress)
+
+    num_seeds = jax.tree.leaves(states)[0].shape[0]
+    starts, age, exists = jax.tree.map(np.asarray, look(states, jax.random.split(key, num_seeds)))
+    return BufferLook(starts.mass[starts.is_legal], starts.age[starts.is_legal], age[exists])
+
+
+def draw_priorities(look: BufferLook, title: str, path: str | os.PathLike[str]) -> None:
+    """Draw a histogram of the priorities of all starts, as a PNG."""
+    figure, axes = _picture()
+    axes.hist(look.priorities, bins=60, color="tab:blue")
+    axes.set(title=title, xlabel="mass with which a start is drawn, such as (priority + epsilon)^alpha")
+    axes.set(ylabel="starts", yscale="log")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def draw_ages(look: BufferLook, title: str, path: str | os.PathLike[str]) -> None:
+    """Draw how old samples are, beside how old all starts are, as a PNG."""
+    figure, axes = _picture()
+    num_ages = int(look.ages.max()) + 1
+    bins = [*range(0, num_ages, -(-num_ages // 60)), num_ages]  # whole ages, so that equal ones give a level line
+    axes.hist(look.drawn_ages, bins, density=True, color="tab:blue", label="what is drawn")
+    axes.hist(look.ages, bins, density=True, color="black", histtype="step", label="all starts")
+    axes.set(title=title, xlabel="age in rows, 0 the newest", ylabel="density")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _picture() -> tuple[Any, Any]:
+    """Return a figure that needs no display, and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()

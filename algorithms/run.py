@@ -73,6 +73,7 @@ class _Programs(NamedTuple):
     """The compiled parts of a run, each for all seeds at once."""
 
     init: Callable[[], TrainState]
+    begin_anew: Callable[[TrainState], TrainState]
     run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
@@ -91,8 +92,16 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     return _train(settings, run_folder, programs, programs.init(), _Progress(), options)
 
 
-def resume(folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
+def resume(
+    folder: str | os.PathLike[str], options: Options = Options(), fresh_environments: bool = False
+) -> dict[str, Any]:
     """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
+
+    Args:
+        folder: of the run.
+        options: what does not change the outcome.
+        fresh_environments: restore agent and buffer only, and begin new episodes; the stored ones that were under way
+            are closed as by a time limit. A finished run stays as it is.
 
     Raises:
         Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
@@ -103,7 +112,17 @@ def resume(folder: str | os.PathLike[str], options: Options = Options()) -> dict
     state, progress = run_folder.restore(jax.eval_shape(programs.init))
     progress = _Progress(**progress)
     run_folder.keep_metrics(progress.num_tests)
+    if fresh_environments and progress.iteration < settings.plan.num_iterations:
+        state = programs.begin_anew(state)
     return _train(settings, run_folder, programs, state, progress, options)
+
+
+def restore(folder: str | os.PathLike[str]) -> TrainState:
+    """Return the state in the checkpoint of a run: leaves `[S, ...]`, also of one seed."""
+    run_folder = RunFolder(folder)
+    settings = run_folder.settings()
+    state, _ = run_folder.restore(jax.eval_shape(_compile(settings).init))
+    return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
 
 
 def _train(
@@ -199,6 +218,7 @@ def _compile(settings: Settings) -> _Programs:
         return jax.tree.map(lambda value: np.asarray(value)[None] if is_one else np.asarray(value), values)
 
     init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
+    begin_anew = jax.jit(over_seeds(lambda state: loop.begin_anew(state, agent, buffer, env)), donate_argnums=0)
     read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
     # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
     stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}))
@@ -222,6 +242,7 @@ def _compile(settings: Settings) -> _Programs:
 
     return _Programs(
         init=lambda: init(key_train),
+        begin_anew=begin_anew,
         run=compiled_run,
         read_metrics=read_metrics,
         evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),

@@ -5,6 +5,8 @@ metrics.jsonl   one line an evaluation
 checkpoint/     the whole state, restored bit for bit
 result.json     the last evaluation
 curve.png       returns over steps, mean and confidence band over seeds
+priorities.png  how likely the stored starts are drawn, and
+ages.png        how old what is drawn is; both by scripts/plot.py
 """
 
 from __future__ import annotations
@@ -89,6 +91,16 @@ class RunFolder:
     def curve(self) -> Path:
         """Where the learning curve is drawn."""
         return self.path / "curve.png"
+
+    @property
+    def priorities(self) -> Path:
+        """Where the histogram of priorities is drawn."""
+        return self.path / "priorities.png"
+
+    @property
+    def ages(self) -> Path:
+        """Where the distribution of the samples' ages is drawn."""
+        return self.path / "ages.png"
 
     @property
     def _config(self) -> Path:

@@ -195,6 +195,11 @@ class Settings:
             )
         return Hindsight(view, **env.goal._asdict(), strategy=self.hindsight, ratio=self.hindsight_ratio)
 
+    def with_buffer(self, buffer: str) -> Settings:
+        """Return the settings with another buffer, which then has its own defaults."""
+        require_name("buffer", buffer, SAMPLERS)
+        return self if buffer == self.buffer else dataclasses.replace(self, buffer=buffer, sampler={})
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them."""
         return dataclasses.asdict(self)

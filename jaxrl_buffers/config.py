@@ -22,13 +22,14 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import pydantic
+from flax import linen
 
 from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, storage, views, yaml_text
 
@@ -103,13 +104,37 @@ def to_config(component: Any) -> dict[str, Any]:
     name = _registered_name(_components, type(component))
     if name is None:
         raise ValueError(f"to_config() got {component!r}, which is no registered component; see register_component().")
-    fields = [field.name for field in dataclasses.fields(component) if field.init]
-    return {"name": name, "config": {field: _plain(getattr(component, field)) for field in fields}}
+    return {"name": name, "config": {key: _plain(getattr(component, key)) for key in _parameters(type(component))}}
+
+
+def check(factory: Callable[..., Any], values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Return values as the parameters of a component ask for them, without building it; any may be left out.
+
+    Args:
+        factory: a component class, or a function that returns a component.
+        values: by the names of parameters.
+        keys: the parameters that may be given.
+
+    Raises:
+        ValueError: one line, naming every key that is unknown or wrong, its value, and what is expected.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> check(jb.Prioritized, {"alpha": 1, "epsilon": "1e-6"}, keys=("alpha", "beta", "epsilon"))
+        {'alpha': 1.0, 'epsilon': 1e-06}
+    """
+    schema = _schema(factory, keys)
+    try:
+        model = schema.model.model_validate(dict(values))
+    except pydantic.ValidationError as error:
+        found = [f"{'.'.join(map(str, path[1:]))}: {text}" for path, text in _told(schema, error)]
+        raise ValueError(" ".join(found)) from None
+    return {key: getattr(model, key) for key in values}
 
 
 def _plain(value: Any) -> Any:
     """Return a value as what YAML knows."""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) or _registered_name(_components, type(value)) is not None:
         return to_config(value)
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]
@@ -140,7 +165,7 @@ class _Schema(NamedTuple):
     expected: dict[str, str]  # in words, by key
 
 
-def _build(kind: type, config: Any) -> Any:
+def _build(kind: Any, config: Any) -> Any:
     """Build a component of the given kind, or raise `_Problems` with paths relative to `config`."""
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
         raise _Problems([((), f"got {config!r}, expected {_words(kind)}.")])
@@ -185,12 +210,19 @@ def _told(schema: _Schema, error: pydantic.ValidationError) -> list[tuple[tuple[
     return list(found.items())
 
 
-def _schema(factory: Callable[..., Any]) -> _Schema:
-    """Derive a schema from the annotations and defaults of a component."""
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return what a component is made with; the place of a flax module inside another one is no part of that."""
+    parameters = dict(inspect.signature(factory).parameters)
+    is_module = inspect.isclass(factory) and issubclass(factory, linen.Module)
+    return {key: one for key, one in parameters.items() if not (is_module and key in ("parent", "name"))}
+
+
+def _schema(factory: Callable[..., Any], keys: Collection[str] | None = None) -> _Schema:
+    """Derive a schema from the annotations and defaults of a component, or of some `keys`, then none of them needed."""
     hints = typing.get_type_hints(factory)
-    parameters = inspect.signature(factory).parameters
+    parameters = {key: one for key, one in _parameters(factory).items() if keys is None or key in keys}
     fields: dict[str, Any] = {
-        key: (_checked(hints[key]), ... if parameter.default is parameter.empty else parameter.default)
+        key: (_checked(hints[key]), ... if parameter.default is parameter.empty and keys is None else parameter.default)
         for key, parameter in parameters.items()
     }
     options = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
@@ -210,8 +242,11 @@ def _checked(hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         options = [one for one in arguments if one not in (jax.Array, np.ndarray, type(None))]
         options.sort(key=lambda one: typing.get_origin(one) is not Callable)  # a function's name before any string
-        either: Any = functools.reduce(operator.or_, map(_checked, options))
-        either = Annotated[either, pydantic.Field(union_mode="left_to_right")] if len(options) > 1 else either
+        if all(inspect.isclass(one) and one not in (int, float, bool, str) for one in options):
+            either: Any = _component(functools.reduce(operator.or_, options))
+        else:
+            either = functools.reduce(operator.or_, map(_checked, options))
+            either = Annotated[either, pydantic.Field(union_mode="left_to_right")] if len(options) > 1 else either
         return either | None if type(None) in arguments else either
     if origin is tuple:
         return tuple[tuple(one if one is ... else _checked(one) for one in arguments)]
@@ -221,7 +256,11 @@ def _checked(hint: Any) -> Any:
         return dict[str, _checked(arguments[1])]
     if Callable in (hint, origin):
         return Annotated[Any, pydantic.PlainValidator(_function)]
-    kind = hint if inspect.isclass(hint) and hint is not Any else object
+    return _component(hint if inspect.isclass(hint) and hint is not Any else object)
+
+
+def _component(kind: Any) -> Any:
+    """Return the type by which pydantic builds a component of a class, or of one of several."""
     return Annotated[Any, pydantic.PlainValidator(functools.partial(_build, kind))]
 
 
@@ -251,6 +290,8 @@ def _number(value: Any) -> Any:
 
 
 def _function(name: Any) -> Callable[..., Any]:
+    if isinstance(name, Mapping) and callable(component := _build(object, name)):  # such as a schedule
+        return component
     if not isinstance(name, str) or name not in _functions:
         raise ValueError("unknown function")
     return _functions[name]

@@ -5,6 +5,8 @@ They are exact, by sorting all slots, in `O(T N log(T N))`: meant for between ch
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -16,6 +18,26 @@ from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree, Sampler, Scalar, View
 
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
+
+
+class Starts(NamedTuple):
+    """Every slot as a start."""
+
+    age: jax.Array  # int32[T * N], in rows
+    is_legal: jax.Array  # bool[T * N]
+    mass: jax.Array  # float32[T * N]: in proportion to which it is drawn
+
+
+@jax.jit
+def measure(sampler: Sampler, view: View, sampler_state: PyTree, storage: Ring, progress: Scalar = 0.0) -> Starts:
+    """Return how old every slot is, whether a sample may start there, and how likely it is to."""
+    length, num_envs = ring.shape(storage)
+    window = starts.legal_window(storage, view)
+    slots = jnp.arange(length * num_envs, dtype=jnp.int32)
+    row, env = ring.unravel(storage, slots)
+    age = ring.age_of_row(storage, row, env)
+    mass = sampler.measure(sampler_state, storage, slots, window, progress).mass
+    return Starts(age, starts.is_legal(window, age, env), mass)
 
 
 @jax.jit
@@ -42,21 +64,18 @@ def summarize(
         0.75 2.0 1.0
     """
     length, num_envs = ring.shape(storage)
-    window = starts.legal_window(storage, view)
-    slots = jnp.arange(length * num_envs, dtype=jnp.int32)
-    row, env = ring.unravel(storage, slots)
-    age = ring.age_of_row(storage, row, env)
-    legal = starts.is_legal(window, age, env).astype(jnp.int32)
-    mass = sampler.measure(sampler_state, storage, slots, window, progress).mass
+    age, is_legal, mass = measure(sampler, view, sampler_state, storage, progress)
+    legal = is_legal.astype(jnp.int32)
     size = jnp.sum(jnp.broadcast_to(storage.size, (num_envs,)), dtype=jnp.int32)
     counts = {
         "size": size,
         "fill": size.astype(jnp.float32) / (length * num_envs),
-        "num_starts": starts.count(storage, window),
+        "num_starts": starts.count(storage, starts.legal_window(storage, view)),
     }
     if isinstance(storage.episodes, EpisodeIndex):
         counts["episodes"] = jnp.sum(episodes.count(storage), dtype=jnp.int32)
     if isinstance(storage.frames, FrameStore):
+        row, env = ring.unravel(storage, jnp.arange(length * num_envs, dtype=jnp.int32))
         is_lost = frames.is_lost(storage, row, env) & (age < ring.of_env(storage.size, env))
         counts["lost_finals"] = jnp.sum(is_lost, dtype=jnp.int32)
     ages, drawn_ages = _quantiles("age", age, legal), _quantiles("drawn_age", age, mass)

@@ -1,7 +1,8 @@
 """Train an agent: one compiled program, any number of seeds, and a folder with all that came out of it.
 
     python scripts/train.py ddqn CartPole-v1 --buffer prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
-    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0
+    python scripts/train.py --config settings.yaml --seed 1
+    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--fresh-environments]
 
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import sys
 from collections.abc import Mapping
@@ -19,18 +21,22 @@ from typing import Annotated, Any
 import docstring_parser
 import tyro
 
-from algorithms import plotting, presets, run
+from algorithms import plotting, presets, run, settings_file
 from algorithms.plan import Plan
 from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
-from algorithms.settings import ALGORITHMS, SAMPLERS, Settings, options_of, require_name
+from algorithms.settings import ALGORITHMS, SAMPLERS, Settings, options_of
 
+NAMES = ("algorithm", "environment")
 HELP = {
     "algorithm": f"One of {', '.join(ALGORITHMS)}.",
     "environment": "A name that gymnax knows, such as CartPole-v1.",
     "buffer": f"How samples are drawn: {', '.join(SAMPLERS)}.",
+    "config": "A YAML file with settings as in the config.json of a run; what it lacks is as tuned for the pair, and "
+    "options given besides go before it.",
     "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped; no other settings are then taken.",
+    "fresh_environments": "With --resume: restore agent and buffer only, and begin new episodes.",
     "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.",
     "final_episodes": "Episodes of the last, deterministic evaluation of every seed.",
 }
@@ -41,10 +47,12 @@ def main(arguments: list[str]) -> int:
     try:
         first = _first_look(arguments)
         if first.resume is not None:
-            return _resume(arguments, first.resume)
-        defaults = presets.preset(first.algorithm or "ddqn", first.environment or "CartPole-v1")
-        defaults = _with_buffer(defaults, first.buffer or defaults.buffer)
-        command = tyro.cli(_command(defaults), args=arguments, description=__doc__, prog="train.py")
+            return _resume(arguments)
+        defaults = _defaults(first)
+        is_named = first.config is not None
+        command = tyro.cli(_command(defaults, is_named), args=arguments, description=__doc__, prog="train.py")
+        if command.fresh_environments:
+            raise ValueError("--fresh-environments goes with --resume RUN; a new run has no others.")
         settings = _settings(command, defaults)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
@@ -59,28 +67,37 @@ def _first_look(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("algorithm", nargs="?")
     parser.add_argument("environment", nargs="?")
     parser.add_argument("--buffer")
+    parser.add_argument("--config", type=Path)
     parser.add_argument("--resume", type=Path)
-    return parser.parse_known_args(arguments)[0]
+    first = parser.parse_known_args(arguments)[0]
+    if first.config is not None:  # then the names may be missing, and values of other options are none of them
+        leading = itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
+        first.algorithm, first.environment = [*leading, None, None][:2]
+    return first
 
 
-def _with_buffer(settings: Settings, buffer: str) -> Settings:
-    require_name("buffer", buffer, SAMPLERS)
-    tuned = settings.sampler if buffer == settings.buffer else {}
-    return dataclasses.replace(settings, buffer=buffer, sampler=tuned)
+def _defaults(first: argparse.Namespace) -> Settings:
+    if first.config is not None:
+        settings = settings_file.read(first.config, algorithm=first.algorithm, environment=first.environment)
+    else:
+        settings = presets.preset(first.algorithm or "ddqn", first.environment or "CartPole-v1")
+    return settings.with_buffer(first.buffer or settings.buffer)
 
 
-def _command(defaults: Settings) -> type:
+def _command(defaults: Settings, is_named: bool) -> type:
     """Return a dataclass with one field for each option, from the fields and docstrings of the components."""
     agent, sampler = ALGORITHMS[defaults.algorithm], SAMPLERS[defaults.buffer]
+    names = {name: getattr(defaults, name) if is_named else dataclasses.MISSING for name in NAMES}
     fields = [
-        _field("algorithm", str, dataclasses.MISSING, HELP["algorithm"], positional=True),
-        _field("environment", str, dataclasses.MISSING, HELP["environment"], positional=True),
+        *[_field(name, str, default, HELP[name], positional=True) for name, default in names.items()],
         *_fields(Plan, vars(defaults.plan)),
         *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings()}),
         ("agent", *_group(agent, defaults.agent)),
         ("sampler", *_group(sampler, defaults.sampler)),
+        _field("config", Path | None, None, HELP["config"]),
         _field("out", Path | None, None, HELP["out"]),
         _field("resume", Path | None, None, HELP["resume"]),
+        _field("fresh_environments", bool, False, HELP["fresh_environments"]),
         _field("checkpoint_seconds", float, 60.0, HELP["checkpoint_seconds"]),
         _field("final_episodes", int, 100, HELP["final_episodes"]),
     ]
@@ -88,7 +105,7 @@ def _command(defaults: Settings) -> type:
 
 
 def _flat_settings() -> list[str]:
-    nested = {"algorithm", "environment", "plan", "agent", "sampler"}
+    nested = {*NAMES, *settings_file.GROUPS}
     return [field.name for field in dataclasses.fields(Settings) if field.name not in nested]
 
 
@@ -117,17 +134,26 @@ def _field(name: str, kind: Any, default: Any, text: str, positional: bool = Fal
 
 
 def _settings(command: Any, defaults: Settings) -> Settings:
+    for name in NAMES:
+        if getattr(command, name) != getattr(defaults, name):
+            raise ValueError(f"{name} {getattr(command, name)!r} stands behind options; put it before them.")
     plan = Plan(**{field.name: getattr(command, field.name) for field in dataclasses.fields(Plan)})
     changed = {name: getattr(command, name) for name in _flat_settings()}
     agent, sampler = vars(command.agent), vars(command.sampler)
     return dataclasses.replace(defaults, plan=plan, agent=agent, sampler=sampler, **changed)
 
 
-def _resume(arguments: list[str], folder: Path) -> int:
-    if len(arguments) > 2 - any(argument.startswith("--resume=") for argument in arguments):
-        raise ValueError("--resume takes no other settings: a run continues with those in its config.json.")
-    settings = RunFolder(folder).settings()
-    return _train(folder, settings, lambda options: run.resume(folder, options))
+def _resume(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--fresh-environments", action="store_true")
+    given, others = parser.parse_known_args(arguments)
+    if others:
+        raise ValueError(
+            f"--resume takes no other settings such as {others[0]}: a run continues with those in its config.json."
+        )
+    settings = RunFolder(given.resume).settings()
+    return _train(given.resume, settings, lambda options: run.resume(given.resume, options, given.fresh_environments))
 
 
 def _train(folder: Path, settings: Settings, train: Any, command: Any = None) -> int:

@@ -112,6 +112,9 @@ def test_a_run_stopped_and_continued(tmp_path):
         (("ddqn", "CartPole-v1", "--out", "file/run"), "cannot be written"),
         (("--resume", "nothing"), "is no run folder"),
         (("--resume", "existing", "--seed", "4"), "takes no other settings"),
+        (("--resume", "nothing", "--fresh-environments"), "is no run folder"),
+        (("ddqn", "CartPole-v1", "--fresh-environments"), "goes with --resume"),
+        (("ddqn", "CartPole-v1", "--hindsight", "future"), "CartPole-v1 has no goals"),
     ],
 )
 def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, arguments, message):

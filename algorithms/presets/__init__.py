@@ -7,6 +7,8 @@ from typing import Any
 from algorithms.plan import Plan
 from algorithms.presets import (
     ddpg_pendulum,
+    ddpg_point_reach,
+    ddqn_bit_flip,
     ddqn_cartpole,
     mpo_cartpole,
     mpo_pendulum,
@@ -20,7 +22,9 @@ from algorithms.settings import ALGORITHMS, ON_POLICY, Settings, require_name
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
+    ("ddqn", "BitFlip15-v0"): ddqn_bit_flip.SETTINGS,
     ("ddpg", "Pendulum-v1"): ddpg_pendulum.SETTINGS,
+    ("ddpg", "PointReach-v0"): ddpg_point_reach.SETTINGS,
     ("td3", "Pendulum-v1"): td3_pendulum.SETTINGS,
     ("td3", "MountainCarContinuous-v0"): td3_mountain_car.SETTINGS,
     ("mpo", "CartPole-v1"): mpo_cartpole.SETTINGS,

@@ -1,0 +1,52 @@
+"""Draw what a training run left in its folder: the learning curve, the priorities and the ages of samples.
+
+    python scripts/plot.py runs/ddqn_CartPole-v1_seed0
+
+writes curve.png, priorities.png and ages.png there; the latter two show the replay buffer of the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import jax
+
+from algorithms import plotting, run
+from algorithms.run_folder import RunFolder
+from jaxrl_buffers import ReplayBuffer
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run.")
+    try:
+        for path in parser.parse_args(arguments).runs:
+            _draw(RunFolder(path))
+    except ValueError as error:
+        print(f"plot.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _draw(folder: RunFolder) -> None:
+    settings, metrics = folder.settings(), folder.metrics()
+    title = f"{settings.algorithm} on {settings.environment}"
+    if metrics:
+        plotting.draw_curve(metrics, title, folder.curve)
+        print(folder.curve)
+    buffer = settings.build().buffer
+    if not isinstance(buffer, ReplayBuffer):
+        raise ValueError(f"{folder.path} holds no replay buffer: {settings.algorithm} keeps no rows to look at.")
+    look = plotting.look_at_buffer(buffer, run.restore(folder.path).buffer, jax.random.key(0))
+    plotting.draw_priorities(look, title, folder.priorities)
+    plotting.draw_ages(look, title, folder.ages)
+    print(folder.priorities, folder.ages, sep="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
