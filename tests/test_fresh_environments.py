@@ -18,8 +18,6 @@ from algorithms import Plan, loop, run
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 PLAN = Plan(
     total_steps=148,
     num_envs=4,

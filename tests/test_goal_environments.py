@@ -13,8 +13,6 @@ import jaxrl_buffers as jb
 from algorithms import environments
 from algorithms.goal_environments import BitFlip, Goal, PointReach, bit_flip, point_reach
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ENVIRONMENTS = [BitFlip(4), PointReach()]
 step = jax.jit(lambda env, state, action, key: env.step(state, action, key))
 

@@ -13,8 +13,6 @@ import jaxrl_buffers as jb
 from algorithms import Plan, loop, run
 from algorithms.settings import HINDSIGHT, SAMPLERS, Settings
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 PLAN = Plan(
     total_steps=200,
     num_envs=4,

@@ -15,8 +15,6 @@ from algorithms import Plan, plotting, presets, run
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SCRIPT = Path(__file__).parent.parent / "scripts" / "plot.py"
 PLAN = Plan(
     total_steps=120, num_envs=2, start_steps=60, update_every=20, num_updates=2, mini_batch_size=8, test_every=0
