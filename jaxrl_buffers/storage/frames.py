@@ -26,6 +26,7 @@ from jaxrl_buffers.types import PyTree
 
 PADDINGS = ("edge", "zeros")
 ROWS_PER_FINAL = 8  # by default
+LARGE_FRAME = 1_024  # numbers
 
 
 class FrameStore(struct.PyTreeNode):
@@ -171,10 +172,21 @@ class Frames(struct.PyTreeNode):
         """Gather the stacks whose frames lie at `place[..., stack]`."""
 
         def stacked(leaf: jax.Array) -> jax.Array:
-            frames = leaf.at[place, jnp.broadcast_to(env[..., None], place.shape)].get(mode="clip")
-            if self.padding == "zeros":
-                frames = jnp.where(is_padding.reshape(*place.shape, *[1] * (leaf.ndim - 2)), 0, frames)
-            return jnp.moveaxis(frames, env.ndim, env.ndim + self.axis % (leaf.ndim - 1))
+            axis = self.axis % (leaf.ndim - 1)
+
+            def gather(place: jax.Array, is_padding: jax.Array, env: jax.Array) -> jax.Array:
+                frames = leaf.at[place, jnp.broadcast_to(env[..., None], place.shape)].get(mode="clip")
+                if self.padding == "zeros":
+                    frames = jnp.where(is_padding.reshape(*place.shape, *[1] * (leaf.ndim - 2)), 0, frames)
+                return jnp.moveaxis(frames, env.ndim, env.ndim + axis)
+
+            if leaf[0, 0].size < LARGE_FRAME:
+                return gather(place, is_padding, env)
+            # One stack at a time. Of a gather of all of them, XLA may find the place of each pixel anew, and then takes
+            # up to a hundred times as long.
+            flat = (place.reshape(-1, self.stack), is_padding.reshape(-1, self.stack), env.reshape(-1))
+            stacks = lax.map(lambda sample: gather(*sample), flat)
+            return stacks.reshape(*env.shape, *stacks.shape[1:])
 
         return self._map(stacked, images, lambda leaf: leaf.at[place[..., -1], env].get(mode="clip"))
 
