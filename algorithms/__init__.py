@@ -1,6 +1,7 @@
 """Algorithms as pure functions that thread a replay buffer through one compiled program."""
 
 from algorithms import environments
+from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
@@ -23,13 +24,17 @@ __all__ = [
     "SAC",
     "TD3",
     "Agent",
+    "AttractionKL",
     "Box",
     "Discrete",
     "LinearDecay",
     "Plan",
+    "RepulsionKL",
+    "RewardPrediction",
     "StepInfo",
     "Torso",
     "TrainState",
+    "behavior",
     "collect",
     "environments",
     "evaluate",

@@ -36,6 +36,8 @@ import optax
 from flax import struct
 
 from algorithms import losses, mpo_losses, optimization
+from algorithms.addons import Addon, addon
+from algorithms.distributions import Distribution
 from algorithms.mpo_losses import Candidates
 from algorithms.networks import Critic, QNetwork, Torso, apply_batch
 from algorithms.optimization import Schedule
@@ -47,12 +49,13 @@ from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
 class MPOParams(NamedTuple):
-    """All that is trained; the last two stand for their softplus."""
+    """All that is trained, or its optimizers; temperature and multipliers stand for their softplus."""
 
     actor: PyTree
     critic: PyTree
-    temperature: jax.Array  # float32[O], of the values and, if penalized, of the distance from the bounds
-    multipliers: jax.Array  # float32[2, A] of mean and variance, or float32[1]
+    temperature: PyTree  # float32[O], of the values and, if penalized, of the distance from the bounds
+    multipliers: PyTree  # float32[2, A] of mean and variance, or float32[1]
+    addons: PyTree = ()
 
 
 class MPOTarget(NamedTuple):
@@ -96,6 +99,7 @@ class MPO(struct.PyTreeNode):
         initial_multiplier: of the mean, or of discrete probabilities, at first.
         initial_variance_multiplier: of the variance at first.
         max_multiplier: above which temperature and multipliers do not rise.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> from algorithms import environments
@@ -128,6 +132,7 @@ class MPO(struct.PyTreeNode):
     initial_multiplier: Scalar = 1.0
     initial_variance_multiplier: Scalar = 10.0
     max_multiplier: Scalar = 1e4
+    addons: tuple[Addon, ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):
@@ -138,6 +143,7 @@ class MPO(struct.PyTreeNode):
         for name, value in vars(self).items():
             if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
                 require_number("MPO", name, value, 0)
+        addon.check("MPO", self.addons)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
         """Return the state for observations and actions like these; consumes `key`."""
@@ -153,9 +159,10 @@ class MPO(struct.PyTreeNode):
             self._by_constraint(self.initial_multiplier, self.initial_variance_multiplier)
         )
         params = MPOParams(*networks, temperature, multipliers)
-        optimizer = MPOParams(*map(optimization.init, params))
+        optimizer = MPOParams(*map(optimization.init, params[:4]))
         target = jax.tree.map(jnp.copy, networks)  # the same buffer twice could not be donated
-        return MPOState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        state = MPOState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Acting remembers nothing."""
@@ -168,6 +175,14 @@ class MPO(struct.PyTreeNode):
         policy = self.policy.distribution(state.params.actor, obs)
         action = policy.mode() if deterministic else policy.sample(key)
         return self.policy.to_environment(action), carry, ()
+
+    def distribution(self, state: MPOState, obs: PyTree) -> Distribution:
+        """Return the policy's distributions at observations `[B, ...]`."""
+        return self.policy.distribution(state.params.actor, obs)
+
+    def features(self, state: MPOState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.policy.features(state.params.actor, obs)
 
     def observe(self, state: MPOState, chunk: Transition) -> MPOState:
         """Nothing is noted."""
@@ -195,7 +210,8 @@ class MPO(struct.PyTreeNode):
                 state.params.critic, sample, target
             )
             metrics |= {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
-        return MPOParams(actor, critic, *duals), StepInfo(jnp.abs(error), metrics)
+        info = StepInfo(jnp.abs(error), metrics)
+        return addon.add_gradients(self, state, sample, key, MPOParams(actor, critic, *duals), info)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
         """Step policy and multipliers; the critic with the first pass, temperature and targets behind the last."""
@@ -209,7 +225,7 @@ class MPO(struct.PyTreeNode):
                 critic=optimization.where(index == 0, stepped.critic, before[1]),
                 temperature=optimization.where(index == self.num_passes - 1, stepped.temperature, before[2]),
             )
-        params, optimizer = (MPOParams(*groups) for groups in zip(*stepped, strict=True))
+        params, optimizer = (MPOParams(*groups) for groups in zip(*stepped[:4], strict=True))
         params = params._replace(
             temperature=mpo_losses.clip_dual(params.temperature, self.max_multiplier),
             multipliers=mpo_losses.clip_dual(params.multipliers, self.max_multiplier),
@@ -217,7 +233,7 @@ class MPO(struct.PyTreeNode):
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32), 1) * self.num_passes
         num_updates, is_due = optimization.count(state.num_updates, interval)
         target = optimization.polyak(state.target, MPOTarget(params.actor, params.critic), self.polyak, is_due)
-        return MPOState(params, target, optimizer, num_updates)
+        return addon.apply(self, state, grads, MPOState(params, target, optimizer, num_updates))
 
     @property
     def is_discrete(self) -> bool:

@@ -132,6 +132,11 @@ def apply_stack(network: nn.Module, params: PyTree, *inputs: PyTree) -> Any:
     return jax.vmap(lambda params: apply_batch(network, params, *inputs))(params)
 
 
+def torso_features(network: Any, params: PyTree, obs: PyTree) -> jax.Array:
+    """Return what the torso of a network makes of observations `[B, ...]`: features `float32[B, F]`."""
+    return apply_batch(network.torso, {"params": params["params"].get("torso", {})}, obs)
+
+
 def _small_head(size: int) -> nn.Dense:
     """A last layer with small first outputs: a policy begins near the middle of its bounds, nowhere saturated."""
     return nn.Dense(size, kernel_init=nn.initializers.orthogonal(0.01))

@@ -56,4 +56,5 @@ def _batch(agent: OnPolicyAgent, rollout: Rollout, agent_state: Any, chunk: Tran
         lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
     )
     value, next_value = agent.value(agent_state, both).reshape(2, *chunk.reward.shape)
-    return rollout.advantages(chunk._replace(extras={**chunk.extras, "value": value}), next_value)
+    extras = {**chunk.extras, "value": value, "reward": chunk.reward}
+    return rollout.advantages(chunk._replace(extras=extras), next_value)

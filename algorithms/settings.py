@@ -44,7 +44,7 @@ SAMPLERS: dict[str, Any] = {
     "rollout": Rollout,
 }
 INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
-SET_ELSEWHERE = ("torso", "schedule", "sampler", "num_envs", "gamma")
+SET_ELSEWHERE = ("torso", "schedule", "addons", "sampler", "num_envs", "gamma")
 
 
 class Experiment(NamedTuple):
