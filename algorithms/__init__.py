@@ -8,6 +8,7 @@ from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
 from algorithms.mpo import MPO
 from algorithms.networks import Torso
+from algorithms.normalization import Normalized
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
@@ -28,6 +29,7 @@ __all__ = [
     "Box",
     "Discrete",
     "LinearDecay",
+    "Normalized",
     "Plan",
     "RepulsionKL",
     "RewardPrediction",

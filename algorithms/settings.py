@@ -15,6 +15,7 @@ from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
 from algorithms.mpo import MPO
 from algorithms.networks import Torso
+from algorithms.normalization import Normalized
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
@@ -72,6 +73,7 @@ class Settings:
         hidden_sizes: widths of the networks' layers.
         activation: name of a function in `jax.nn`.
         anneals: bring the learning rates down to zero over the run, in a straight line.
+        normalizes: bring observations, as networks see them, to mean 0 and deviation 1.
         agent: hyper-parameters of the algorithm.
         sampler: hyper-parameters of the buffer's sampler, or of the rollout.
         seed: of the first of the seeds.
@@ -88,6 +90,7 @@ class Settings:
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "relu"
     anneals: bool = False
+    normalizes: bool = False
     agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
@@ -128,6 +131,7 @@ class Settings:
         num_updates = self.plan.num_iterations * self.plan.num_updates
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
+        agent = Normalized(agent) if self.normalizes else agent
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer()
         self.plan.check_buffer(buffer)
         return Experiment(agent, buffer, env, self.plan)
