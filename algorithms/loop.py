@@ -106,7 +106,7 @@ def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: P
     # A rollout is learned from at once and not kept.
     buffer_state = () if isinstance(buffer, Rollout) else buffer.init(env.transition(row_extras))
     state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
-    if plan.start_steps:
+    if plan.start_steps and not isinstance(buffer, Rollout):
         state = _warm_up(state, agent, buffer, env, plan, key_warmup)
     return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
 

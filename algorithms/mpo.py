@@ -37,7 +37,7 @@ from flax import struct
 
 from algorithms import losses, mpo_losses, optimization
 from algorithms.addons import Addon, addon
-from algorithms.distributions import Distribution
+from algorithms.distributions import Categorical, Distribution
 from algorithms.mpo_losses import Candidates
 from algorithms.networks import Critic, QNetwork, Torso, apply_batch
 from algorithms.optimization import Schedule
@@ -247,32 +247,35 @@ class MPO(struct.PyTreeNode):
 
     @property
     def _critic(self) -> QNetwork | Critic:
-        return QNetwork(self.action_space.num_actions, self.torso) if self.is_discrete else Critic(self.torso)
+        if isinstance(self.action_space, Discrete):
+            return QNetwork(self.action_space.num_actions, self.torso)
+        return Critic(self.torso)
 
     def _by_constraint(self, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
         """Return an array like the multipliers."""
-        if self.is_discrete:
+        if isinstance(self.action_space, Discrete):
             return jnp.asarray(of_policy, jnp.float32)[None]
         both = jnp.stack([jnp.asarray(value, jnp.float32) for value in (of_policy, of_variance)])
         return jnp.broadcast_to(both[:, None], (2, self.action_space.size))
 
     def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return the values `[B]` of one action each, in the environment's units."""
-        if self.is_discrete:
+        if isinstance(self.action_space, Discrete):
             q = apply_batch(self._critic, params, obs)
             return jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
         return apply_batch(self._critic, params, obs, self.action_space.normalize(action))
 
     def _candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
         policy = self.policy.distribution(target.actor, obs)
-        if self.is_discrete:
+        if isinstance(policy, Categorical):
             q = apply_batch(self._critic, target.critic, obs)
             action = jnp.broadcast_to(jnp.arange(q.shape[1], dtype=jnp.int32)[None], q.shape)
             return Candidates(policy, action, policy.log_probs, q[:, None])
         spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], self.num_samples, axis=1), policy)
         action = spread.sample(key)
         clipped = jnp.clip(action, -1, 1)
-        of_state = jax.vmap(self._critic.apply, in_axes=(None, None, 0))
+        apply: Any = self._critic.apply
+        of_state = jax.vmap(apply, in_axes=(None, None, 0))
         objectives = [jax.vmap(of_state, in_axes=(None, 0, 0))(target.critic, obs, clipped)]
         if self.is_penalized:
             objectives.append(-jnp.linalg.norm(action - clipped, axis=-1))

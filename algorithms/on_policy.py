@@ -35,7 +35,8 @@ def learn(
 
     def update(carry: tuple[Any, jax.Array], minibatch: RolloutBatch) -> tuple[Any, Scalars]:
         state, number = carry
-        sample = Sample(minibatch, handle=(), weights=minibatch.mask.astype(jnp.float32))
+        handle: Any = ()  # nothing goes back to a rollout
+        sample = Sample(minibatch, handle, weights=minibatch.mask.astype(jnp.float32))
         grads, info = agent.gradients(state, sample, jax.random.fold_in(key_gradients, number), 0)
         return (agent.apply(state, grads), number + 1), Scalars.of(info.metrics)
 

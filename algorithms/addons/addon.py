@@ -5,6 +5,9 @@
 The gradient of a sum is the sum of gradients: agents compute theirs as ever, `add_gradients` computes those of all
 `L_j` with respect to the same parameters and adds them, before anything is clipped. So they reach the policy, and the
 parameters of the add-ons themselves, which are the last group of an agent's parameters and have an Adam each.
+
+An agent that takes add-ons has fields `addons` and `schedule`, a group `addons` in the NamedTuples `state.params` and
+`state.optimizer`, and tells its `distribution(state, obs)` and `features(state, obs)`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms.distributions import Categorical, Distribution
+from algorithms.distributions import Categorical, Distribution, Normal, TanhNormal
 from jaxrl_buffers.types import PyTree
 
 Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, so that it may cross `jit`
@@ -43,12 +43,14 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
 
 def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Array:
     """Return `KL(behaviour || policy)`, `float32[B]`; no gradient reaches the behaviour."""
-    fixed: Any = jax.lax.stop_gradient(behavior(obs))
-    if type(fixed) is not type(policy):
-        raise ValueError(
-            f"the behaviour is a {type(fixed).__name__}, but the policy that learns is a {type(policy).__name__}; "
-            "give a behaviour of the same kind."
-        )
-    if isinstance(fixed, Categorical):
+    fixed = jax.lax.stop_gradient(behavior(obs))
+    if isinstance(fixed, Categorical) and isinstance(policy, Categorical):
         return Categorical(jnp.maximum(fixed.log_probs, _LEAST_LOG_PROB)).kl(policy)
-    return jnp.sum(fixed.kl(policy), axis=-1)
+    if isinstance(fixed, Normal) and isinstance(policy, Normal):
+        return jnp.sum(fixed.kl(policy), axis=-1)
+    if isinstance(fixed, TanhNormal) and isinstance(policy, TanhNormal):
+        return jnp.sum(fixed.kl(policy), axis=-1)
+    raise ValueError(
+        f"the behaviour is a {type(fixed).__name__}, but the policy that learns is a {type(policy).__name__}; "
+        "give a behaviour of the same kind."
+    )
