@@ -11,7 +11,20 @@ import pytest
 from agents import AGENTS, BOX, OBS, SMALL, sample
 
 import jaxrl_buffers as jb
-from algorithms import DDPG, DDQN, PPO, SAC, AttractionKL, Discrete, RepulsionKL, RewardPrediction, behavior
+from algorithms import (
+    DDPG,
+    DDQN,
+    PPO,
+    SAC,
+    AttractionKL,
+    Discrete,
+    Plan,
+    RepulsionKL,
+    RewardPrediction,
+    behavior,
+    environments,
+    train,
+)
 from algorithms.addons.behaviors import divergence
 from algorithms.distributions import Categorical, Normal, TanhNormal
 
@@ -181,6 +194,15 @@ def test_zero_rewards_are_masked_in_the_given_ratio():
     np.testing.assert_allclose(loss(1.0), 0.5 * 0.1, rtol=1e-6)
     np.testing.assert_allclose(loss(0.5), 0.5 * 0.55, atol=0.03)
     assert loss(0.5, seed=0) != loss(0.5, seed=1)
+
+
+def test_a_rollout_brings_its_rewards_along():
+    """CartPole pays 1 a step, which the head's bias alone can learn."""
+    env = environments.make("CartPole-v1")
+    agent = PPO(env.action_space, SMALL, addons=(RewardPrediction(learning_rate=0.1),))
+    plan = Plan(128, 2, start_steps=0, update_every=16, num_updates=4, mini_batch_size=8, test_every=64)
+    _, metrics = jax.jit(lambda key: train(key, agent, jb.rollout(8, num_envs=2), env, plan))(jax.random.key(0))
+    assert metrics["addon0_error"][-1] < 0.5 * metrics["addon0_error"][0]
 
 
 @names
