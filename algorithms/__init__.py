@@ -1,12 +1,14 @@
 """Algorithms as pure functions that thread a replay buffer through one compiled program."""
 
 from algorithms import environments
+from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
 from algorithms.mpo import MPO
 from algorithms.networks import Torso
+from algorithms.normalization import Normalized
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
@@ -28,14 +30,19 @@ __all__ = [
     "SAC",
     "TD3",
     "Agent",
+    "AttractionKL",
     "Box",
     "Discrete",
     "LinearDecay",
+    "Normalized",
     "Plan",
     "Recurrent",
+    "RepulsionKL",
+    "RewardPrediction",
     "StepInfo",
     "Torso",
     "TrainState",
+    "behavior",
     "collect",
     "environments",
     "evaluate",

@@ -22,7 +22,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms import deterministic, exploration, optimization
+from algorithms.addons import Addon, addon
 from algorithms.deterministic import ActorCritics, DeterministicState, Networks, Rates
+from algorithms.distributions import Normal
 from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
@@ -45,6 +47,7 @@ class DDPG(struct.PyTreeNode):
         max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
         noise_scale: standard deviation of the noise, where actions reach from -1 to 1.
         noise_theta: share of itself that Ornstein-Uhlenbeck noise loses in a step.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> from algorithms import environments
@@ -67,6 +70,7 @@ class DDPG(struct.PyTreeNode):
     max_grad_norm: Scalar = 0.5
     noise_scale: Scalar = 0.1
     noise_theta: Scalar = 0.15
+    addons: tuple[Addon, ...] = ()
 
     num_passes = 1
     roles = (("actor", ()), ("critic", (1,)))
@@ -78,6 +82,7 @@ class DDPG(struct.PyTreeNode):
             require_number("DDPG", name, getattr(self, name), 0)
         require_number("DDPG", "polyak", self.polyak, 0, 1)
         exploration.check("DDPG", self.noise, self.noise_theta)
+        addon.check("DDPG", self.addons)
 
     @property
     def networks(self) -> Networks:
@@ -86,7 +91,7 @@ class DDPG(struct.PyTreeNode):
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
         """Return the state for observations and actions like these; consumes `key`."""
-        return self.networks.init(key, obs, action)
+        return addon.init(self, self.networks.init(key, obs, action), key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return the memory of the exploration noise."""
@@ -101,6 +106,14 @@ class DDPG(struct.PyTreeNode):
             action, carry = exploration.disturb(self._noise, self.noise_scale, action, carry, key)
         return self.action_space.scale(action), carry, ()
 
+    def distribution(self, state: DeterministicState, obs: PyTree) -> Normal:
+        """Return the Gaussians around the policy's actions at observations `[B, ...]` that add-ons see."""
+        return self.networks.distribution(state.params.actor, obs)
+
+    def features(self, state: DeterministicState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.networks.features(state.params.actor, obs)
+
     def observe(self, state: DeterministicState, chunk: Transition) -> DeterministicState:
         """Nothing is noted."""
         return state
@@ -108,15 +121,16 @@ class DDPG(struct.PyTreeNode):
     def gradients(
         self, state: DeterministicState, sample: Sample, key: jax.Array, pass_index: int
     ) -> tuple[ActorCritics, StepInfo]:
-        """Return the gradients of critic and policy, both at the present parameters; `key` is not used."""
+        """Return the gradients of critic and policy, both at the present parameters; `key` is for add-ons."""
         next_action = self.networks.policy(state.target.actor, sample.batch.next_obs)
-        return self.networks.gradients(state, sample, next_action)
+        return addon.add_gradients(self, state, sample, key, *self.networks.gradients(state, sample, next_action))
 
     def apply(self, state: DeterministicState, grads: ActorCritics) -> DeterministicState:
         """Step critic and policy, then average both into their targets."""
         rates = Rates(self.learning_rate_q, self.learning_rate_pi, self.max_grad_norm, self.polyak, self.schedule)
         is_due = optimization.is_due(state.num_updates + 1, self.target_update_interval)
-        return deterministic.apply(state, grads, rates, moves_policy=jnp.asarray(True), moves_target=is_due)
+        after = deterministic.apply(state, grads, rates, moves_policy=jnp.asarray(True), moves_target=is_due)
+        return addon.apply(self, state, grads, after)
 
     @property
     def _noise(self) -> exploration.Noise:

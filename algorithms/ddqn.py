@@ -5,6 +5,9 @@
 
 Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461. The priority of a sample is `|Q(s, a) - y|`.
 
+Add-ons, which speak to a policy, see the Boltzmann distribution `softmax(Q(s, .) / policy_temperature)`; their terms
+are added to `L`.
+
 Differences from the paper: Adam instead of RMSprop, a target network that follows by averaging (with
 `polyak=0` and a long `target_update_interval` it is copied now and then, as in the paper), gradients clipped by their
 norm instead of errors clipped, exploration that decays with the number of updates.
@@ -24,7 +27,9 @@ import optax
 from flax import struct
 
 from algorithms import losses, optimization
-from algorithms.networks import QNetwork, Torso, apply_batch
+from algorithms.addons import Addon, addon
+from algorithms.distributions import Categorical
+from algorithms.networks import QNetwork, Torso, apply_batch, torso_features
 from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
@@ -32,12 +37,19 @@ from jaxrl_buffers.checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
+class DDQNParams(NamedTuple):
+    """All that is trained, its gradients, or its optimizers."""
+
+    critic: PyTree
+    addons: PyTree = ()
+
+
 class DDQNState(NamedTuple):
     """What double Q-learning remembers."""
 
-    params: PyTree
-    target: PyTree
-    optimizer: optax.ScaleByAdamState
+    params: DDQNParams
+    target: PyTree  # of the critic
+    optimizer: DDQNParams  # one optimizer a group
     epsilon: jax.Array  # float32[]
     num_updates: jax.Array  # int32[]
 
@@ -57,6 +69,8 @@ class DDQN(struct.PyTreeNode):
         initial_epsilon: share of random actions at first.
         epsilon_decay: factor on epsilon at every update.
         final_epsilon: below which epsilon does not fall.
+        policy_temperature: of the distribution that add-ons see, in units of values.
+        addons: terms to add to the loss.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -80,6 +94,8 @@ class DDQN(struct.PyTreeNode):
     initial_epsilon: Scalar = 1.0
     epsilon_decay: Scalar = 0.999
     final_epsilon: Scalar = 0.05
+    policy_temperature: Scalar = 1.0
+    addons: tuple[Addon, ...] = ()
 
     num_passes = 1
     roles = (("critic", ()),)
@@ -92,6 +108,8 @@ class DDQN(struct.PyTreeNode):
         for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
             require_number("DDQN", name, getattr(self, name), 0, 1)
         require_number("DDQN", "target_update_interval", self.target_update_interval, 0)
+        require_number("DDQN", "policy_temperature", self.policy_temperature, 0)
+        addon.check("DDQN", self.addons)
 
     @property
     def network(self) -> QNetwork:
@@ -100,10 +118,12 @@ class DDQN(struct.PyTreeNode):
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
         """Return the state for observations like `obs`; consumes `key`."""
-        params = self.network.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs))
-        target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
+        critic = self.network.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs))
+        target = jax.tree.map(jnp.copy, critic)  # the same buffer twice could not be donated
+        params, optimizer = DDQNParams(critic), DDQNParams(optimization.init(critic))
         epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
-        return DDQNState(params, target, optimization.init(params), epsilon, jnp.zeros((), jnp.int32))
+        state = DDQNState(params, target, optimizer, epsilon, jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Acting remembers nothing."""
@@ -113,48 +133,63 @@ class DDQN(struct.PyTreeNode):
         self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
         """Return the best actions `int32[N]`, each a random one instead with probability epsilon; consumes `key`."""
-        greedy = jnp.argmax(self._values(state.params, obs), axis=-1).astype(jnp.int32)
+        greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
         if deterministic:
             return greedy, carry, ()
         explore, choice = jax.random.uniform(key, (2, *greedy.shape), jnp.float32)
         return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
+
+    def distribution(self, state: DDQNState, obs: PyTree) -> Categorical:
+        """Return the Boltzmann distributions of the values at observations `[B, ...]`."""
+        q = self._values(state.params.critic, obs)
+        return Categorical(jax.nn.log_softmax(q / jnp.asarray(self.policy_temperature, jnp.float32)))
+
+    def features(self, state: DDQNState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the values."""
+        return torso_features(self.network, state.params.critic, obs)
 
     def observe(self, state: DDQNState, chunk: Transition) -> DDQNState:
         """Nothing is noted."""
         return state
 
     def gradients(self, state: DDQNState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
-        """Return the gradient of the loss; `key` is not used."""
+        """Return the gradient of the loss; `key` is for add-ons."""
         batch, weights = sample.batch, sample.weights
-        q_next = self._values(state.params, batch.next_obs)
+        q_next = self._values(state.params.critic, batch.next_obs)
         next_value = jax.vmap(losses.double_q_value)(q_next, self._values(state.target, batch.next_obs))
         target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
 
-        def loss(params: PyTree) -> tuple[jax.Array, Any]:
-            q = self._values(params, batch.obs)
+        def loss(critic: PyTree) -> tuple[jax.Array, Any]:
+            q = self._values(critic, batch.obs)
             chosen = jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0]
             error = chosen - target
             return jnp.mean(weights * error**2), (error, chosen)
 
-        (loss_q, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        (loss_q, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params.critic)
         metrics = {
             "loss_q": loss_q,
             "q": jnp.mean(q),
             "grad_norm_q": optax.tree.norm(grads),
             "epsilon": state.epsilon,
         }
-        return grads, StepInfo(jnp.abs(error), metrics)
+        return addon.add_gradients(self, state, sample, key, DDQNParams(grads), StepInfo(jnp.abs(error), metrics))
 
-    def apply(self, state: DDQNState, grads: PyTree) -> DDQNState:
+    def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
         """Step the values, then average them into the target network and decay epsilon."""
-        params, optimizer = optimization.step(
-            state.params, grads, state.optimizer, self.learning_rate, self.max_grad_norm, self.schedule
+        critic, optimizer = optimization.step(
+            state.params.critic,
+            grads.critic,
+            state.optimizer.critic,
+            self.learning_rate,
+            self.max_grad_norm,
+            self.schedule,
         )
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
-        target = optimization.polyak(state.target, params, self.polyak, is_due)
+        target = optimization.polyak(state.target, critic, self.polyak, is_due)
         decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
         epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
-        return DDQNState(params, target, optimizer, epsilon, num_updates)
+        after = DDQNState(DDQNParams(critic), target, DDQNParams(optimizer), epsilon, num_updates)
+        return addon.apply(self, state, grads, after)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self.network, params, obs)

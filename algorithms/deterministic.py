@@ -4,11 +4,15 @@
     L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
     L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
 
+Add-ons, which speak to a distribution, see a Gaussian around the policy's action with the fixed standard deviation
+`POLICY_SCALE`, in `[-1, 1]`: so the divergence of two policies is `|a - a'|^2 / (2 POLICY_SCALE^2)`.
+
 An algorithm decides what `a'` is, how many critics there are, and when policy and targets move.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +20,14 @@ import jax.numpy as jnp
 import optax
 
 from algorithms import losses, optimization
-from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack
+from algorithms.distributions import Normal
+from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, torso_features
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+POLICY_SCALE = 0.1
 
 
 class ActorCritics(NamedTuple):
@@ -28,6 +35,7 @@ class ActorCritics(NamedTuple):
 
     actor: PyTree
     critics: PyTree  # leaves [C, ...]
+    addons: PyTree = ()
 
 
 class DeterministicState(NamedTuple):
@@ -54,12 +62,21 @@ class Networks(NamedTuple):
         critics = jax.vmap(self._critic.init, in_axes=(0, None, None))(keys, obs, action)
         params = ActorCritics(self._actor.init(key_actor, obs), critics)
         target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
-        optimizer = ActorCritics(*map(optimization.init, params))
+        optimizer = ActorCritics(optimization.init(params.actor), optimization.init(params.critics))
         return DeterministicState(params, target, optimizer, jnp.zeros((), jnp.int32))
 
     def policy(self, actor: PyTree, obs: PyTree) -> jax.Array:
         """Return actions `float32[B, A]` in `[-1, 1]`."""
         return apply_batch(self._actor, actor, obs)
+
+    def distribution(self, actor: PyTree, obs: PyTree) -> Normal:
+        """Return the Gaussians around actions in `[-1, 1]` that add-ons see."""
+        mean = self.policy(actor, obs)
+        return Normal(mean, jnp.full_like(mean, math.log(POLICY_SCALE)))
+
+    def features(self, actor: PyTree, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return torso_features(self._actor, actor, obs)
 
     def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return values `float32[C, B]` of actions in `[-1, 1]`."""

@@ -56,6 +56,10 @@ class TanhNormal(NamedTuple):
         before = jnp.arctanh(action)
         return self._log_density((before - self.mean) * jnp.exp(-self.log_std), before)
 
+    def kl(self, other: TanhNormal) -> jax.Array:
+        """Return `KL(self || other)` of each component, with any axes: that before squashing, which changes no KL."""
+        return Normal(*self).kl(Normal(*other))
+
     def _log_density(self, noise: jax.Array, before: jax.Array) -> jax.Array:
         normal = -0.5 * (noise**2 + jnp.log(2 * jnp.pi).astype(jnp.float32)) - self.log_std
         squash = 2 * (jnp.log(2.0).astype(jnp.float32) - before - jax.nn.softplus(-2 * before))
@@ -136,3 +140,6 @@ class Categorical(NamedTuple):
     def kl(self, other: Categorical) -> jax.Array:
         """Return `KL(self || other)`, `float32[...]`."""
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
+
+
+Distribution = Categorical | Normal | TanhNormal

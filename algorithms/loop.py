@@ -223,10 +223,10 @@ def _learn(
     plan: Plan,
 ) -> tuple[Any, PyTree, Scalars]:
     """Make the updates of one iteration: from all that is stored, or from the new rows alone if they are a rollout."""
-    agent_state = agent.observe(agent_state, chunk)
     if isinstance(buffer, Rollout):
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
-        return agent_state, buffer_state, metrics
+        # Behind the updates, which need the policy as it was when it acted.
+        return agent.observe(agent_state, chunk), buffer_state, metrics
 
     def update(learner: Any, inputs: Any) -> tuple[Any, Scalars]:
         key_sample, key_gradients, progress = inputs
@@ -238,6 +238,7 @@ def _learn(
         return (agent_state, buffer_state), Scalars.of(metrics)
 
     progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
+    agent_state = agent.observe(agent_state, chunk)
     learner = agent_state, buffer.observe(buffer.add(buffer_state, chunk), _mean_return(finished))
     learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
     return *learner, metrics

@@ -84,7 +84,7 @@ class Masked(environment.Environment):
     def observation_space(self, params: Any = None) -> spaces.Box:
         """The bounds of the components that are seen."""
         space = self.env.observation_space(params)
-        low, high = (np.broadcast_to(bound, space.shape)[list(self.kept)] for bound in (space.low, space.high))
+        low, high = (self._mask(jnp.broadcast_to(bound, space.shape)) for bound in (space.low, space.high))
         return spaces.Box(low, high, (len(self.kept),), space.dtype)
 
     def _mask(self, obs: jax.Array) -> jax.Array:

@@ -27,10 +27,10 @@ class History(NamedTuple):
 
     obs: PyTree  # [L, ...]
     carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
-    is_first: jax.Array  # bool[L], rows with which an episode begins: nothing before them is remembered
+    is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
     following: PyTree = None  # [L, ...]
 
-    def of(self, role: str) -> History:
+    def of(self, role: str | None) -> History:
         """Return the history as networks in this role remember it."""
         return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)
 
@@ -80,7 +80,7 @@ class Memory(nn.Module):
         cell = _gru if self.kind == "gru" else _lstm
         gates = nn.Dense(num_gates * self.size)(inputs)
         kernel = self.param("recurrent_kernel", _orthogonal_blocks(num_gates), (self.size, num_gates * self.size))
-        bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,)) if self.kind == "gru" else None
+        bias = self.param("recurrent_bias", nn.initializers.zeros, (num_gates * self.size,))
 
         def step(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
             gates, is_first = row
@@ -95,14 +95,14 @@ class Memory(nn.Module):
 
 
 def _gru(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    from_input, from_carry = jnp.split(gates, 3), jnp.split(carry @ kernel, 3)
+    from_input, from_carry = jnp.split(gates, 3), jnp.split(carry @ kernel + bias, 3)
     reset, keep = (jax.nn.sigmoid(a + b) for a, b in zip(from_input[:2], from_carry[:2], strict=True))
-    new = jnp.tanh(from_input[2] + reset * (from_carry[2] + bias))
+    new = jnp.tanh(from_input[2] + reset * from_carry[2])
     return (1 - keep) * new + keep * carry
 
 
-def _lstm(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: None) -> jax.Array:
-    enter, forget, new, show = jnp.split(gates + carry[1] @ kernel, 4)
+def _lstm(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    enter, forget, new, show = jnp.split(gates + carry[1] @ kernel + bias, 4)
     cell = jax.nn.sigmoid(forget + 1) * carry[0] + jax.nn.sigmoid(enter) * jnp.tanh(new)
     return jnp.stack([cell, jax.nn.sigmoid(show) * jnp.tanh(cell)])
 

@@ -37,6 +37,8 @@ import optax
 from flax import struct
 
 from algorithms import losses, mpo_losses, optimization
+from algorithms.addons import Addon, addon
+from algorithms.distributions import Categorical, Distribution
 from algorithms.mpo_losses import Candidates
 from algorithms.networks import Critic, QNetwork, Torso, apply_batch
 from algorithms.optimization import Schedule
@@ -48,12 +50,13 @@ from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
 class MPOParams(NamedTuple):
-    """All that is trained; the last two stand for their softplus."""
+    """All that is trained, or its optimizers; temperature and multipliers stand for their softplus."""
 
     actor: PyTree
     critic: PyTree
-    temperature: jax.Array  # float32[O], of the values and, if penalized, of the distance from the bounds
-    multipliers: jax.Array  # float32[2, A] of mean and variance, or float32[1]
+    temperature: PyTree  # float32[O], of the values and, if penalized, of the distance from the bounds
+    multipliers: PyTree  # float32[2, A] of mean and variance, or float32[1]
+    addons: PyTree = ()
 
 
 class MPOTarget(NamedTuple):
@@ -97,6 +100,7 @@ class MPO(struct.PyTreeNode):
         initial_multiplier: of the mean, or of discrete probabilities, at first.
         initial_variance_multiplier: of the variance at first.
         max_multiplier: above which temperature and multipliers do not rise.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> from algorithms import environments
@@ -129,6 +133,7 @@ class MPO(struct.PyTreeNode):
     initial_multiplier: Scalar = 1.0
     initial_variance_multiplier: Scalar = 10.0
     max_multiplier: Scalar = 1e4
+    addons: tuple[Addon, ...] = ()
 
     roles = (("actor", ()), ("critic", ()))
 
@@ -141,6 +146,7 @@ class MPO(struct.PyTreeNode):
         for name, value in vars(self).items():
             if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
                 require_number("MPO", name, value, 0)
+        addon.check("MPO", self.addons)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
         """Return the state for observations and actions like these; consumes `key`."""
@@ -156,9 +162,10 @@ class MPO(struct.PyTreeNode):
             self._by_constraint(self.initial_multiplier, self.initial_variance_multiplier)
         )
         params = MPOParams(*networks, temperature, multipliers)
-        optimizer = MPOParams(*map(optimization.init, params))
+        optimizer = MPOParams(*map(optimization.init, params[:4]))
         target = jax.tree.map(jnp.copy, networks)  # the same buffer twice could not be donated
-        return MPOState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        state = MPOState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Acting remembers nothing."""
@@ -171,6 +178,14 @@ class MPO(struct.PyTreeNode):
         policy = self.policy.distribution(state.params.actor, obs)
         action = policy.mode() if deterministic else policy.sample(key)
         return self.policy.to_environment(action), carry, ()
+
+    def distribution(self, state: MPOState, obs: PyTree) -> Distribution:
+        """Return the policy's distributions at observations `[B, ...]`."""
+        return self.policy.distribution(state.params.actor, obs)
+
+    def features(self, state: MPOState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.policy.features(state.params.actor, obs)
 
     def observe(self, state: MPOState, chunk: Transition) -> MPOState:
         """Nothing is noted."""
@@ -198,7 +213,8 @@ class MPO(struct.PyTreeNode):
                 state.params.critic, sample, target
             )
             metrics |= {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
-        return MPOParams(actor, critic, *duals), StepInfo(jnp.abs(error), metrics)
+        info = StepInfo(jnp.abs(error), metrics)
+        return addon.add_gradients(self, state, sample, key, MPOParams(actor, critic, *duals), info)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
         """Step policy and multipliers; the critic with the first pass, temperature and targets behind the last."""
@@ -212,7 +228,7 @@ class MPO(struct.PyTreeNode):
                 critic=optimization.where(index == 0, stepped.critic, before[1]),
                 temperature=optimization.where(index == self.num_passes - 1, stepped.temperature, before[2]),
             )
-        params, optimizer = (MPOParams(*groups) for groups in zip(*stepped, strict=True))
+        params, optimizer = (MPOParams(*groups) for groups in zip(*stepped[:4], strict=True))
         params = params._replace(
             temperature=mpo_losses.clip_dual(params.temperature, self.max_multiplier),
             multipliers=mpo_losses.clip_dual(params.multipliers, self.max_multiplier),
@@ -220,7 +236,7 @@ class MPO(struct.PyTreeNode):
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32), 1) * self.num_passes
         num_updates, is_due = optimization.count(state.num_updates, interval)
         target = optimization.polyak(state.target, MPOTarget(params.actor, params.critic), self.polyak, is_due)
-        return MPOState(params, target, optimizer, num_updates)
+        return addon.apply(self, state, grads, MPOState(params, target, optimizer, num_updates))
 
     @property
     def is_discrete(self) -> bool:
@@ -234,25 +250,27 @@ class MPO(struct.PyTreeNode):
 
     @property
     def _critic(self) -> QNetwork | Critic:
-        return QNetwork(self.action_space.num_actions, self.torso) if self.is_discrete else Critic(self.torso)
+        if isinstance(self.action_space, Discrete):
+            return QNetwork(self.action_space.num_actions, self.torso)
+        return Critic(self.torso)
 
     def _by_constraint(self, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
         """Return an array like the multipliers."""
-        if self.is_discrete:
+        if isinstance(self.action_space, Discrete):
             return jnp.asarray(of_policy, jnp.float32)[None]
         both = jnp.stack([jnp.asarray(value, jnp.float32) for value in (of_policy, of_variance)])
         return jnp.broadcast_to(both[:, None], (2, self.action_space.size))
 
     def _values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         """Return the values `[B]` of one action each, in the environment's units."""
-        if self.is_discrete:
+        if isinstance(self.action_space, Discrete):
             q = apply_batch(self._critic, params, obs)
             return jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
         return apply_batch(self._critic, params, obs, self.action_space.normalize(action))
 
     def _candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
         policy = self.policy.distribution(target.actor, obs)
-        if self.is_discrete:
+        if isinstance(policy, Categorical):
             q = apply_batch(self._critic, target.critic, obs)
             action = jnp.broadcast_to(jnp.arange(q.shape[1], dtype=jnp.int32)[None], q.shape)
             return Candidates(policy, action, policy.log_probs, q[:, None])

@@ -99,10 +99,13 @@ def state_losses(
     given = candidates.objectives, candidates.log_prior, temperature
     weights = jax.vmap(improved_policy, each)(*given)
     loss_temperature = jax.vmap(temperature_loss, (*each, 0))(*given, reach)
-    if isinstance(online, Categorical):
-        log_prob, kl = categorical_terms(online, candidates.policy)
+    target = candidates.policy
+    if isinstance(online, Categorical) and isinstance(target, Categorical):
+        log_prob, kl = categorical_terms(online, target)
+    elif isinstance(online, Normal) and isinstance(target, Normal):
+        log_prob, kl = decoupled_terms(online, target, candidates.action)
     else:
-        log_prob, kl = decoupled_terms(online, candidates.policy, candidates.action)
+        raise ValueError(f"the policy is {online}, but the candidates come from {target}; both must be of one kind.")
     loss_policy = -jnp.sum(weights * log_prob[None])
     return loss_policy, jnp.sum(loss_temperature), constraint_loss(kl, multipliers, constraints), kl
 

@@ -182,7 +182,7 @@ def apply_batch(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree
     apply: Any = jax.vmap(network.apply, in_axes=(None, *[0] * (1 + len(inputs))))
     if not isinstance(obs, History):
         return apply(params, obs, *inputs)
-    obs = obs.of(network.role)
+    obs = obs.of(getattr(network, "role", None))
     shape = obs.is_first.shape
     inputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), inputs)
     outputs = apply(params, obs, *inputs)
@@ -205,6 +205,12 @@ def apply_stack(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree
 
 def _concatenate(rows: PyTree, others: PyTree) -> PyTree:
     return jax.tree.map(lambda one, two: jnp.concatenate([one, two]), rows, others)
+
+
+def torso_features(network: Any, params: PyTree, obs: PyTree) -> jax.Array:
+    """Return what the torso of a network makes of observations `[B, ...]`: features `float32[B, F]`."""
+    obs = obs.of(network.role) if isinstance(obs, History) else obs
+    return apply_batch(network.torso, {"params": params["params"].get("torso", {})}, obs)
 
 
 def _small_head(size: int) -> nn.Dense:

@@ -40,7 +40,8 @@ def learn(
 
     def update(carry: tuple[Any, jax.Array], minibatch: RolloutBatch) -> tuple[Any, Scalars]:
         state, number = carry
-        sample = Sample(minibatch, handle=(), weights=minibatch.mask.astype(jnp.float32))
+        handle: Any = ()  # nothing goes back to a rollout
+        sample = Sample(minibatch, handle, weights=minibatch.mask.astype(jnp.float32))
         grads, info = agent.gradients(state, sample, jax.random.fold_in(key_gradients, number), 0)
         return (agent.apply(state, grads), number + 1), Scalars.of(info.metrics)
 
@@ -57,7 +58,8 @@ def learn(
 
 def _batch(agent: OnPolicyAgent, rollout: Rollout, agent_state: Any, chunk: Transition) -> RolloutBatch:
     value, next_value = agent.values(agent_state, chunk)
-    batch = rollout.advantages(chunk._replace(extras={**chunk.extras, "value": value}), next_value)
+    extras = {**chunk.extras, "value": value, "reward": chunk.reward}
+    batch = rollout.advantages(chunk._replace(extras=extras), next_value)
     if agent.learns_from_columns:
         batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1)[None], batch)
     return batch

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.distributions import Categorical, Normal
-from algorithms.networks import CategoricalActor, GaussianActor, Torso, apply_batch
+from algorithms.networks import CategoricalActor, GaussianActor, Torso, apply_batch, torso_features
 from algorithms.spaces import Discrete, Space
 from jaxrl_buffers.types import PyTree
 
@@ -34,6 +34,10 @@ class Policy(NamedTuple):
         """Return the distributions at observations `[N, ...]`."""
         outputs = apply_batch(self._network, params, obs)
         return Categorical(outputs) if isinstance(self.space, Discrete) else Normal.of(*outputs)
+
+    def features(self, params: PyTree, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return torso_features(self._network, params, obs)
 
     def to_environment(self, action: jax.Array) -> jax.Array:
         """Translate drawn actions to what the environment takes."""

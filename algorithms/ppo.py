@@ -29,6 +29,8 @@ import optax
 from flax import struct
 
 from algorithms import losses, optimization
+from algorithms.addons import Addon, addon
+from algorithms.distributions import Distribution
 from algorithms.networks import Torso, ValueNetwork, apply_batch
 from algorithms.optimization import Schedule
 from algorithms.policies import Policy
@@ -43,6 +45,7 @@ class PPOParams(NamedTuple):
 
     actor: PyTree
     critic: PyTree
+    addons: PyTree = ()
 
 
 class PPOState(NamedTuple):
@@ -64,6 +67,7 @@ class PPO(struct.PyTreeNode):
         max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
         clip_range: how far from 1 the ratio of probabilities is followed.
         entropy_coefficient: weight of the bonus for entropy.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -84,6 +88,7 @@ class PPO(struct.PyTreeNode):
     max_grad_norm: Scalar = 0.5
     clip_range: Scalar = 0.2
     entropy_coefficient: Scalar = 0.0
+    addons: tuple[Addon, ...] = ()
 
     num_passes = 1
     learns_from_columns = False
@@ -94,13 +99,15 @@ class PPO(struct.PyTreeNode):
             raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_pi", "learning_rate_v", "max_grad_norm", "clip_range", "entropy_coefficient"):
             require_number("PPO", name, getattr(self, name), 0)
+        addon.check("PPO", self.addons)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
         """Return the state for observations like `obs`; consumes `key`."""
         obs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs)
         key_actor, key_critic = jax.random.split(key)
         params = PPOParams(self.policy.init(key_actor, obs), self._critic.init(key_critic, obs))
-        return PPOState(params, PPOParams(*map(optimization.init, params)))
+        state = PPOState(params, PPOParams(*map(optimization.init, params[:2])))
+        return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Acting remembers nothing."""
@@ -117,6 +124,14 @@ class PPO(struct.PyTreeNode):
         action = policy.mode() if deterministic else policy.sample(key)
         extras = {"action": action, "log_prob": policy.log_prob(action)}
         return self.policy.to_environment(action), carry, extras
+
+    def distribution(self, state: PPOState, obs: PyTree) -> Distribution:
+        """Return the policy's distributions at observations `[B, ...]`."""
+        return self.policy.distribution(state.params.actor, obs)
+
+    def features(self, state: PPOState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.policy.features(state.params.actor, obs)
 
     def observe(self, state: PPOState, chunk: Transition) -> PPOState:
         """Nothing is noted."""
@@ -136,7 +151,7 @@ class PPO(struct.PyTreeNode):
         return value, next_value
 
     def gradients(self, state: PPOState, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is not used."""
+        """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is for add-ons."""
         (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
         (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
         metrics |= {
@@ -144,14 +159,16 @@ class PPO(struct.PyTreeNode):
             "grad_norm_pi": optax.tree.norm(actor),
             "grad_norm_v": optax.tree.norm(critic),
         }
-        return PPOParams(actor, critic), StepInfo(jnp.abs(error), metrics)
+        info = StepInfo(jnp.abs(error), metrics)
+        return addon.add_gradients(self, state, sample, key, PPOParams(actor, critic), info)
 
     def apply(self, state: PPOState, grads: PPOParams) -> PPOState:
         """Step actor and critic."""
         rates, limits = (self.learning_rate_pi, self.learning_rate_v), (self.max_grad_norm, self.max_grad_norm)
         schedules = (self.schedule, self.schedule)
         stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules)
-        return PPOState(*(PPOParams(*groups) for groups in zip(*stepped, strict=True)))
+        after = PPOState(*(PPOParams(*groups) for groups in zip(*stepped, strict=True)))
+        return addon.apply(self, state, grads, after)
 
     @property
     def policy(self) -> Policy:

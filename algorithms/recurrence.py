@@ -6,7 +6,8 @@ Every network has a memory of its own. While acting, all of them are carried alo
 has become stale since (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from whole columns
 of a rollout.
 
-The agent inside is one that was written for single steps. It is handed the rows of all sequences as one flat batch,
+The agent inside tells its `torso`, and the `roles` of its networks with the axes by which they are stacked. It is one
+that was written for single steps. It is handed the rows of all sequences as one flat batch,
 with a `History` in the place of observations, and rows that do not count have weight zero.
 """
 
@@ -163,8 +164,5 @@ def _first_carry(carry: PyTree) -> tuple[PyTree, jax.Array]:
 
 
 def _parameters(params: PyTree, role: str) -> PyTree:
-    """Return the parameters of the networks in a role; an algorithm with one network has no others."""
-    for name in (role, f"{role}s"):
-        if hasattr(params, name):
-            return getattr(params, name)
-    return params
+    """Return the parameters of the networks in a role; of several critics they are called `critics`."""
+    return getattr(params, role, None) or getattr(params, f"{role}s")

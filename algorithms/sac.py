@@ -30,6 +30,8 @@ import optax
 from flax import struct
 
 from algorithms import losses, optimization
+from algorithms.addons import Addon, addon
+from algorithms.distributions import Distribution
 from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.soft_policies import Categorical, Policy, SquashedGaussian
@@ -47,6 +49,7 @@ class SACParams(NamedTuple):
     actor: PyTree
     critics: PyTree  # leaves [2, ...]
     log_alpha: PyTree  # float32[]
+    addons: PyTree = ()
 
 
 class SACState(NamedTuple):
@@ -76,6 +79,7 @@ class SAC(struct.PyTreeNode):
         target_entropy_ratio: that share; the target entropy of `A` discrete actions is `ratio * log A`.
         final_target_entropy_ratio: to which the ratio falls linearly.
         annealing_updates: how many updates that takes; with 0 the ratio stays as it is.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> from algorithms import environments
@@ -102,6 +106,7 @@ class SAC(struct.PyTreeNode):
     target_entropy_ratio: Scalar = 0.5
     final_target_entropy_ratio: Scalar = 0.1
     annealing_updates: Scalar = 0
+    addons: tuple[Addon, ...] = ()
 
     num_passes = 1
     roles = (("actor", ()), ("critic", (NUM_CRITICS,)))
@@ -115,6 +120,7 @@ class SAC(struct.PyTreeNode):
             require_number("SAC", name, getattr(self, name), 0, 1)
         for name in ("target_update_interval", "annealing_updates"):
             require_number("SAC", name, getattr(self, name), 0)
+        addon.check("SAC", self.addons)
 
     @property
     def policy(self) -> Policy:
@@ -131,9 +137,10 @@ class SAC(struct.PyTreeNode):
         critics = jax.vmap(lambda key: self.policy.init_critic(key, obs, action))(keys)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
         params = SACParams(self.policy.init_actor(key_actor, obs), critics, log_alpha)
-        optimizer = SACParams(*map(optimization.init, params))
+        optimizer = SACParams(*map(optimization.init, params[:3]))
         target = jax.tree.map(jnp.copy, critics)  # the same buffer twice could not be donated
-        return SACState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        state = SACState(params, target, optimizer, jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Acting remembers nothing."""
@@ -144,6 +151,14 @@ class SAC(struct.PyTreeNode):
     ) -> tuple[jax.Array, PyTree, PyTree]:
         """Return drawn actions `[N, ...]`, or with `deterministic` the likeliest ones; consumes `key`."""
         return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
+
+    def distribution(self, state: SACState, obs: PyTree) -> Distribution:
+        """Return the policy's distributions at observations `[B, ...]`."""
+        return self.policy.distribution(state.params.actor, obs)
+
+    def features(self, state: SACState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.policy.features(state.params.actor, obs)
 
     def observe(self, state: SACState, chunk: Transition) -> SACState:
         """Nothing is noted."""
@@ -172,7 +187,8 @@ class SAC(struct.PyTreeNode):
             "grad_norm_q": optax.tree.norm(critics),
             "grad_norm_pi": optax.tree.norm(actor),
         }
-        return SACParams(actor, critics, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
+        grads, info = SACParams(actor, critics, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
+        return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: SACState, grads: SACParams) -> SACState:
         """Step critics, actor and temperature, then average the critics into their targets."""
@@ -183,7 +199,7 @@ class SAC(struct.PyTreeNode):
         params, optimizer = (SACParams(*groups) for groups in zip(*stepped, strict=True))
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, params.critics, self.polyak, is_due)
-        return SACState(params, target, optimizer, num_updates)
+        return addon.apply(self, state, grads, SACState(params, target, optimizer, num_updates))
 
     def _target(self, state: SACState, sample: Sample, noise: Any) -> jax.Array:
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)

@@ -15,6 +15,7 @@ from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
 from algorithms.mpo import MPO
 from algorithms.networks import Torso
+from algorithms.normalization import Normalized
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
 from algorithms.ppo import PPO
@@ -49,7 +50,7 @@ SAMPLERS: dict[str, Any] = {
 INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
 HINDSIGHT = ("none", *STRATEGIES)
 MEMORIES = ("none", *memory.KINDS)
-SET_ELSEWHERE = ("torso", "schedule", "sampler", "num_envs", "gamma")
+SET_ELSEWHERE = ("torso", "schedule", "addons", "sampler", "num_envs", "gamma")
 
 
 class Experiment(NamedTuple):
@@ -84,6 +85,7 @@ class Settings:
         sequence_length: steps that off-policy algorithms learn from in one go, if there is a memory.
         burn_in: steps at the beginning of a sequence that only refresh the memory.
         anneals: bring the learning rates down to zero over the run, in a straight line.
+        normalizes: bring observations, as networks see them, to mean 0 and deviation 1.
         agent: hyper-parameters of the algorithm.
         sampler: hyper-parameters of the buffer's sampler, or of the rollout.
         seed: of the first of the seeds.
@@ -106,6 +108,7 @@ class Settings:
     sequence_length: int = 20
     burn_in: int = 5
     anneals: bool = False
+    normalizes: bool = False
     agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
@@ -166,6 +169,7 @@ class Settings:
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
         agent = agent if self.memory == "none" else Recurrent(agent)
+        agent = Normalized(agent) if self.normalizes else agent
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
         self.plan.check_buffer(buffer)
         return Experiment(agent, buffer, env, self.plan)

@@ -11,9 +11,18 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from algorithms import losses
-from algorithms.distributions import TanhNormal
-from algorithms.networks import CategoricalActor, Critic, GaussianActor, QNetwork, Torso, apply_batch, apply_stack
+from algorithms import distributions, losses
+from algorithms.distributions import Distribution, TanhNormal
+from algorithms.networks import (
+    CategoricalActor,
+    Critic,
+    GaussianActor,
+    QNetwork,
+    Torso,
+    apply_batch,
+    apply_stack,
+    torso_features,
+)
 from algorithms.spaces import Box, Discrete
 from jaxrl_buffers.types import PyTree
 
@@ -45,6 +54,14 @@ class Policy(Protocol):
         """Return values `float32[C, B]` of actions in the environment's units."""
         ...
 
+    def distribution(self, actor: PyTree, obs: PyTree) -> Distribution:
+        """Return the distributions at observations `[B, ...]`."""
+        ...
+
+    def features(self, actor: PyTree, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        ...
+
 
 class SquashedGaussian(NamedTuple):
     """Continuous actions `tanh(u)`, `u` normal."""
@@ -62,7 +79,7 @@ class SquashedGaussian(NamedTuple):
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
         """Return actions `float32[N, A]`, drawn or of the mean; consumes `key`."""
-        policy = self._distribution(actor, obs)
+        policy = self.distribution(actor, obs)
         if deterministic:
             return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy))
         action, _ = _transform(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
@@ -74,7 +91,7 @@ class SquashedGaussian(NamedTuple):
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return `min_j Q_j` and `log pi`, `float32[B]` each, of actions made from noise `float32[B, A]`."""
-        action, log_prob = _transform(self._distribution(actor, obs), noise)
+        action, log_prob = _transform(self.distribution(actor, obs), noise)
         return jnp.min(self._normalized_values(critics, obs, action), axis=0), log_prob
 
     def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
@@ -84,8 +101,13 @@ class SquashedGaussian(NamedTuple):
     def _normalized_values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
         return apply_stack(self._critic, critics, obs, action)
 
-    def _distribution(self, actor: PyTree, obs: PyTree) -> TanhNormal:
+    def distribution(self, actor: PyTree, obs: PyTree) -> TanhNormal:
+        """Return the distributions at observations `[B, ...]`."""
         return TanhNormal.of(*apply_batch(self._actor, actor, obs))
+
+    def features(self, actor: PyTree, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return torso_features(self._actor, actor, obs)
 
     @property
     def _actor(self) -> GaussianActor:
@@ -132,6 +154,14 @@ class Categorical(NamedTuple):
 
     def _all_values(self, critics: PyTree, obs: PyTree) -> jax.Array:
         return apply_stack(self._critic, critics, obs)
+
+    def distribution(self, actor: PyTree, obs: PyTree) -> distributions.Categorical:
+        """Return the distributions at observations `[B, ...]`."""
+        return distributions.Categorical(self._log_probs(actor, obs))
+
+    def features(self, actor: PyTree, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return torso_features(self._actor, actor, obs)
 
     def _log_probs(self, actor: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self._actor, actor, obs)

@@ -25,7 +25,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms import deterministic, exploration, losses, optimization
+from algorithms.addons import Addon, addon
 from algorithms.deterministic import ActorCritics, DeterministicState, Networks, Rates
+from algorithms.distributions import Normal
 from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
@@ -51,6 +53,7 @@ class TD3(struct.PyTreeNode):
         noise_theta: share of itself that Ornstein-Uhlenbeck noise loses in a step.
         smoothing_scale: standard deviation of the noise on target actions, where they reach from -1 to 1.
         smoothing_clip: the largest noise on a target action.
+        addons: terms to add to the policy's loss.
 
     Example:
         >>> from algorithms import environments
@@ -75,6 +78,7 @@ class TD3(struct.PyTreeNode):
     noise_theta: Scalar = 0.15
     smoothing_scale: Scalar = 0.2
     smoothing_clip: Scalar = 0.5
+    addons: tuple[Addon, ...] = ()
 
     num_passes = 1
     roles = (("actor", ()), ("critic", (2,)))
@@ -88,6 +92,7 @@ class TD3(struct.PyTreeNode):
             require_number("TD3", name, getattr(self, name), 0)
         require_number("TD3", "polyak", self.polyak, 0, 1)
         exploration.check("TD3", self.noise, self.noise_theta)
+        addon.check("TD3", self.addons)
 
     @property
     def networks(self) -> Networks:
@@ -96,7 +101,7 @@ class TD3(struct.PyTreeNode):
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
         """Return the state for observations and actions like these; consumes `key`."""
-        return self.networks.init(key, obs, action)
+        return addon.init(self, self.networks.init(key, obs, action), key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return the memory of the exploration noise."""
@@ -111,6 +116,14 @@ class TD3(struct.PyTreeNode):
             action, carry = exploration.disturb(self._noise, self.noise_scale, action, carry, key)
         return self.action_space.scale(action), carry, ()
 
+    def distribution(self, state: DeterministicState, obs: PyTree) -> Normal:
+        """Return the Gaussians around the policy's actions at observations `[B, ...]` that add-ons see."""
+        return self.networks.distribution(state.params.actor, obs)
+
+    def features(self, state: DeterministicState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the policy."""
+        return self.networks.features(state.params.actor, obs)
+
     def observe(self, state: DeterministicState, chunk: Transition) -> DeterministicState:
         """Nothing is noted."""
         return state
@@ -123,13 +136,14 @@ class TD3(struct.PyTreeNode):
         normal = jax.random.normal(key, action.shape, jnp.float32)
         scale, clip = (jnp.asarray(value, jnp.float32) for value in (self.smoothing_scale, self.smoothing_clip))
         next_action = jax.vmap(losses.smoothed_action, in_axes=(0, 0, None))(action, scale * normal, clip)
-        return self.networks.gradients(state, sample, next_action)
+        return addon.add_gradients(self, state, sample, key, *self.networks.gradients(state, sample, next_action))
 
     def apply(self, state: DeterministicState, grads: ActorCritics) -> DeterministicState:
         """Step the critics; when it is their turn, also the policy and all targets."""
         rates = Rates(self.learning_rate_q, self.learning_rate_pi, self.max_grad_norm, self.polyak, self.schedule)
         is_due = optimization.is_due(state.num_updates, self.target_update_interval)
-        return deterministic.apply(state, grads, rates, moves_policy=is_due, moves_target=is_due)
+        after = deterministic.apply(state, grads, rates, moves_policy=is_due, moves_target=is_due)
+        return addon.apply(self, state, grads, after)
 
     @property
     def _noise(self) -> exploration.Noise:

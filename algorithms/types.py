@@ -25,8 +25,10 @@ class Agent(Protocol):
     needs. Clipping, delays and target averaging live in `apply`, behind any such averaging.
     """
 
-    num_passes: int  # how often `gradients` and `apply` run for one sample
-    roles: tuple[tuple[str, tuple[int, ...]], ...]  # "actor", "critic": its networks, and the axes they are stacked by
+    @property
+    def num_passes(self) -> int:
+        """How often `gradients` and `apply` run for one sample."""
+        ...
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> Any:
         """Return the state for observations and actions like these unbatched examples; consumes `key`."""

@@ -54,5 +54,5 @@ def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
 
 
 def _as_rollout(batch: Batch) -> RolloutBatch:
-    extras = {"action": batch.action, "log_prob": -1 - batch.discount}
+    extras = {"action": batch.action, "log_prob": -1 - batch.discount, "reward": batch.reward}
     return RolloutBatch(batch.obs, batch.action, batch.reward, batch.reward, batch.mask, extras)

@@ -50,9 +50,10 @@ def told(agent, action, weights=(1.0, 0.5), **params):
     @jax.jit
     def run():
         state = agent.init(jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32), agent.action_space.example)
-        new = params["q"] if "q" in params else state.params._replace(**params)
-        whole = jax.tree.structure(state.target) == jax.tree.structure(new)
-        target = jax.tree.map(jnp.copy, new if whole else new.critics)
+        new = state.params._replace(**params)
+        groups = (new, getattr(new, "critics", None), getattr(new, "critic", None))
+        target = next(group for group in groups if jax.tree.structure(group) == jax.tree.structure(state.target))
+        target = jax.tree.map(jnp.copy, target)
         assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state.params)
         return agent.gradients(
             state._replace(params=new, target=target), sample(action, weights), jax.random.key(1), 0
@@ -70,8 +71,8 @@ def check(found, **expected):
 def test_ddqn():
     """The original ignored weights, so they are one; with weights the second square counts half."""
     agent, action = DDQN(Discrete(3), LINEAR), jnp.array([0, 1])
-    check(told(agent, action, (1.0, 1.0), q=linear(Q_1)), loss_q=3.452450, errors=[2.43, 1.0])
-    check(told(agent, action, q=linear(Q_1)), loss_q=3.452450 - 0.25, errors=[2.43, 1.0])
+    check(told(agent, action, (1.0, 1.0), critic=linear(Q_1)), loss_q=3.452450, errors=[2.43, 1.0])
+    check(told(agent, action, critic=linear(Q_1)), loss_q=3.452450 - 0.25, errors=[2.43, 1.0])
 
 
 def test_ddpg():

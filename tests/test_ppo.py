@@ -57,8 +57,10 @@ def test_the_clipped_objective_agrees_with_rlax():
 class _Critic:
     """Observations are worth ten times themselves."""
 
-    def value(self, state, obs):
-        return 10.0 * obs
+    learns_from_columns = False
+
+    def values(self, state, chunk):
+        return 10.0 * chunk.obs, 10.0 * chunk.next_obs
 
 
 def test_time_limits_go_on_with_the_true_last_observation():

@@ -58,7 +58,7 @@ def trained(agent_name: str) -> tuple[np.ndarray, np.ndarray]:
 def values(agent, state):
     """Return the values `[3, C]` of both discrete actions, or of -0.5 and 0.5; for PPO `[3, 1]`, of no action."""
     if isinstance(agent, DDQN):
-        return agent._values(state.params, OBSERVATIONS)
+        return agent._values(state.params.critic, OBSERVATIONS)
     if isinstance(agent, PPO):
         return agent.value(state, OBSERVATIONS)[:, None]
     candidates = (0, 1) if isinstance(agent.action_space, Discrete) else (-0.5, 0.5)

@@ -1,0 +1,71 @@
+"""Prediction of rewards as an auxiliary task of the policy's features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from algorithms.distributions import Distribution
+from algorithms.networks import apply_batch
+from algorithms.types import Metrics
+from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+_HEAD = nn.Dense(1)
+
+
+class RewardPrediction(struct.PyTreeNode):
+    """Let a linear head predict the reward from the features below the policy, and so shape these features.
+
+        L = scale * mean_b w_b m_b (f(features(s_b)) - r_b)^2 / 2
+
+    `m_b` is 0 for a share of the samples without reward, drawn anew every time, else 1: where rewards are rare, the
+    head would otherwise learn little but zero. Gradients reach the head and the torso of the policy (of the values, in
+    DDQN). The reward is that of the batch, so the sum over n steps if the buffer has such. In PyTorchRL such a head was
+    in no optimizer.
+
+    Args:
+        zero_mask_ratio: share of samples without reward to leave out.
+        scale: factor on the whole term.
+        learning_rate: of the head.
+
+    Example:
+        >>> from algorithms import SAC, Discrete
+        >>> agent = SAC(Discrete(2), addons=(RewardPrediction(zero_mask_ratio=0.9),))
+        >>> state = agent.init(jax.random.key(0), jnp.zeros(4), Discrete(2).example)
+        >>> state.params.addons[0]["params"]["kernel"].shape
+        (64, 1)
+    """
+
+    zero_mask_ratio: Scalar = 0.0
+    scale: Scalar = 1.0
+    learning_rate: Scalar = 1e-3
+
+    def __post_init__(self):
+        require_number("RewardPrediction", "zero_mask_ratio", self.zero_mask_ratio, 0, 1)
+        require_number("RewardPrediction", "scale", self.scale, 0)
+        require_number("RewardPrediction", "learning_rate", self.learning_rate, 0)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
+        """Return the parameters of the head; consumes `key`."""
+        return _HEAD.init(key, features)
+
+    def loss(
+        self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Return the term, and the mean absolute `error` of all samples; consumes `key`."""
+        reward = _reward(sample.batch)
+        error = apply_batch(_HEAD, params, features)[:, 0] - reward
+        is_dropped = jax.random.uniform(key, reward.shape, jnp.float32) < jnp.asarray(self.zero_mask_ratio, jnp.float32)
+        kept = jnp.where((reward == 0) & is_dropped, 0, sample.weights)
+        loss = jnp.asarray(self.scale, jnp.float32) * 0.5 * jnp.mean(kept * error**2)
+        return loss, {"error": jnp.mean(jnp.abs(error))}
+
+
+def _reward(batch: Any) -> jax.Array:
+    """Return the rewards `float32[B]`; a rollout's minibatch has them among its extras."""
+    return batch.reward if hasattr(batch, "reward") else batch.extras["reward"]
