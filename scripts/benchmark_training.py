@@ -1,10 +1,12 @@
-"""Training speed: environment steps a second of both agents, and of SBX on the same task if it is installed.
+"""Training speed: environment steps a second of every agent, and of SBX on the same task if it is installed.
 
-    python scripts/benchmark_training.py                  # everything, some minutes
+    python scripts/benchmark_training.py                  # everything, a quarter of an hour
+    python scripts/benchmark_training.py --agents sac     # of one agent
     python scripts/benchmark_training.py --quick          # one cell an agent
     pip install -e ".[peers]"                             # SBX; it brings torch along
 
-One environment, batches of 256, one update a step, on both sides. Each cell is the median of interleaved repeats with
+One environment, batches of 256, one update a step, on both sides; PPO collects 256 steps and goes through them ten
+times. Each cell is the median of interleaved repeats with
 the quartiles beside it; compilation is not counted. The parts of a step (collecting, buffer, gradients, optimizer) are
 measured as programs of their own, so their shares need not add up to exactly one.
 """
@@ -25,12 +27,31 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, SAC, Plan, Torso, environments, loop
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Plan, Torso, environments, loop
 
 BATCH_SIZE = 256
-STEPS = 200  # of one repeat
-TASKS = {"ddqn": ("CartPole-v1", DDQN, "DQN"), "sac": ("Pendulum-v1", SAC, "SAC")}
+STEPS = 256  # of one repeat, and of one rollout
+NUM_EPOCHS = 10  # of PPO
 Repeat = Callable[[], float]  # runs once and returns microseconds a step of one seed
+
+
+class Task(NamedTuple):
+    """What an agent is measured on, and the same algorithm in SBX if it has one."""
+
+    environment: str
+    make_agent: Any
+    sbx: str | None
+
+
+TASKS = {
+    "ddqn": Task("CartPole-v1", DDQN, "DQN"),
+    "sac": Task("Pendulum-v1", SAC, "SAC"),
+    "td3": Task("Pendulum-v1", TD3, "TD3"),
+    "ddpg": Task("Pendulum-v1", DDPG, "DDPG"),
+    "mpo": Task("Pendulum-v1", MPO, None),
+    "sac_discrete": Task("CartPole-v1", SAC, None),
+    "ppo": Task("CartPole-v1", PPO, "PPO"),
+}
 
 
 class Cell(NamedTuple):
@@ -43,23 +64,28 @@ class Cell(NamedTuple):
 
     def __str__(self) -> str:
         seeds = f"{self.num_seeds} seed{'s' if self.num_seeds > 1 else ''}"
-        return f"{self.agent:5} {self.hidden}x{self.hidden}  {seeds:7}  capacity {self.capacity:>9,}"
+        return f"{self.agent:12} {self.hidden}x{self.hidden}  {seeds:7}  capacity {self.capacity:>9,}"
 
 
 class Experiment(NamedTuple):
     """What a cell trains."""
 
     agent: Any
-    buffer: jb.ReplayBuffer
+    buffer: Any
     env: environments.Environment
     plan: Plan
 
     @classmethod
     def of(cls, cell: Cell) -> Experiment:
         """Build the components of a cell."""
-        task, make_agent, _ = TASKS[cell.agent]
-        env = environments.make(task)
-        agent = make_agent(env.action_space, Torso((cell.hidden, cell.hidden)))
+        task = TASKS[cell.agent]
+        env = environments.make(task.environment)
+        agent = task.make_agent(env.action_space, Torso((cell.hidden, cell.hidden)))
+        if cell.agent == "ppo":
+            plan = Plan(
+                4_000 * STEPS, start_steps=0, update_every=STEPS, num_updates=NUM_EPOCHS, mini_batch_size=BATCH_SIZE
+            )
+            return cls(agent, jb.rollout(STEPS), env, plan)
         plan = Plan(1_000_000, start_steps=1_000, update_every=1, num_updates=1, mini_batch_size=BATCH_SIZE)
         return cls(agent, jb.uniform(cell.capacity), env, plan)
 
@@ -108,7 +134,7 @@ def _speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         for agent in options.agents
         for hidden in options.hidden
         for seeds in options.seeds
-        for capacity in options.capacities
+        for capacity in (options.capacities[:1] if agent == "ppo" else options.capacities)
     ]
     times: dict[Cell, list[float]] = {}
     for agent in options.agents:  # an agent's cells are interleaved, and then given free
@@ -127,7 +153,8 @@ def _training(cell: Cell) -> Repeat:
     key = jax.random.key(0)
     keys = key if cell.num_seeds == 1 else jax.random.split(key, cell.num_seeds)
     state = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))(keys)
-    run = jax.jit(over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, STEPS)), donate_argnums=0)
+    num_iterations = STEPS // min(plan.update_every, STEPS)
+    run = jax.jit(over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations)), donate_argnums=0)
     holder = [jax.block_until_ready(run(state))]
 
     def repeat() -> float:
@@ -141,7 +168,7 @@ def _training(cell: Cell) -> Repeat:
 def _shares(options: argparse.Namespace) -> list[dict[str, Any]]:
     print("\nParts of a step in microseconds")
     rows = []
-    for agent in options.agents:
+    for agent in [agent for agent in options.agents if agent != "ppo"]:
         for hidden in options.hidden:
             cell = Cell(agent, 1, hidden, min(options.capacities))
             parts = {"whole": _training(cell), **_parts(cell)}
@@ -149,7 +176,7 @@ def _shares(options: argparse.Namespace) -> list[dict[str, Any]]:
             shares = "  ".join(
                 f"{name} {medians[name]:,.0f} ({medians[name] / medians['whole']:.0%})" for name in parts
             )
-            print(f"  {agent:5} {hidden}x{hidden}  {shares}")
+            print(f"  {agent:12} {hidden}x{hidden}  {shares}")
             rows.append({"agent": agent, "hidden": hidden, "microseconds": medians})
     return rows
 
@@ -216,14 +243,14 @@ def _peers(options: argparse.Namespace) -> list[dict[str, Any]]:
         return []
     print("\nSBX on the same task, network, batch and updates a step")
     rows = []
-    for agent in options.agents:
+    for agent in [agent for agent in options.agents if TASKS[agent].sbx]:
         for hidden in options.hidden:
             cell = Cell(agent, 1, hidden, min(options.capacities))
             times = _interleaved({"ours": _training(cell), "sbx": _sbx(cell)}, options.repeats)
             ours, theirs = (1e6 / float(np.median(times[name])) for name in ("ours", "sbx"))
             ratios = np.quantile(np.array(times["sbx"]) / np.array(times["ours"]), [0.25, 0.5, 0.75])
             spread = f"{ratios[0]:.1f} to {ratios[2]:.1f}"
-            print(f"  {agent:5} {hidden}x{hidden}  ours {ours:,.0f}  SBX {theirs:,.0f}  {ratios[1]:.1f}x  ({spread})")
+            print(f"  {agent:12} {hidden}x{hidden}  ours {ours:,.0f}  SBX {theirs:,.0f}  {ratios[1]:.1f}x  ({spread})")
             rows.append({"agent": agent, "hidden": hidden, "ours": ours, "sbx": theirs, "ratio": float(ratios[1])})
     return rows
 
@@ -232,16 +259,14 @@ def _sbx(cell: Cell) -> Repeat:
     warnings.filterwarnings("ignore")  # of its dependencies
     import sbx
 
-    task, _, name = TASKS[cell.agent]
-    model = getattr(sbx, name)(
-        "MlpPolicy",
-        task,
-        batch_size=BATCH_SIZE,
-        learning_starts=1_000,
-        train_freq=1,
-        gradient_steps=1,
-        buffer_size=cell.capacity,
-        policy_kwargs={"net_arch": [cell.hidden, cell.hidden]},
+    task = TASKS[cell.agent]
+    if cell.agent == "ppo":
+        options = {"n_steps": STEPS, "n_epochs": NUM_EPOCHS}
+    else:
+        options = {"learning_starts": 1_000, "train_freq": 1, "gradient_steps": 1, "buffer_size": cell.capacity}
+    network = {"net_arch": [cell.hidden, cell.hidden]}
+    model = getattr(sbx, task.sbx)(
+        "MlpPolicy", task.environment, batch_size=BATCH_SIZE, policy_kwargs=network, **options
     )
     model.learn(1_000 + STEPS)
 

@@ -80,7 +80,7 @@ def test_a_changed_hyper_parameter_does_not_recompile():
     assert program._cache_size() == 1
     pairs = zip(jax.tree.leaves(slow.agent.params), jax.tree.leaves(state.agent.params), strict=True)
     assert all(jnp.any(a != b) for a, b in pairs)
-    chex.assert_trees_all_equal(slow.agent.params.critic, slow.agent.target)  # nothing was learned
+    chex.assert_trees_all_close(slow.agent.params.critic, slow.agent.target, rtol=1e-5)  # nothing was learned
 
 
 def test_many_chunks_are_one_long_run():

@@ -46,7 +46,7 @@ def test_the_training_benchmark_reports_and_writes_json(tmp_path):
     path = tmp_path / "results.json"
     done = run("scripts/benchmark_training.py", "--quick", "--agents", "ddqn", "--json", path)
     assert done.returncode == 0, done.stderr
-    assert "ddqn  64x64  1 seed" in done.stdout
+    assert "64x64  1 seed" in done.stdout
     results = json.loads(path.read_text())
     assert results["speed"][0]["steps_per_second"] > 0
     assert set(results["shares"][0]["microseconds"]) == {"whole", "collect", "buffer", "gradients", "optimizer"}

@@ -10,6 +10,7 @@ from algorithms.presets import (
     ddpg_point_reach,
     ddqn_bit_flip,
     ddqn_cartpole,
+    ddqn_masked_cartpole,
     mpo_cartpole,
     mpo_pendulum,
     ppo_cartpole,
@@ -22,6 +23,7 @@ from algorithms.settings import ALGORITHMS, ON_POLICY, Settings, require_name
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
+    ("ddqn", "MaskedCartPole-v1"): ddqn_masked_cartpole.SETTINGS,
     ("ddqn", "BitFlip15-v0"): ddqn_bit_flip.SETTINGS,
     ("ddpg", "Pendulum-v1"): ddpg_pendulum.SETTINGS,
     ("ddpg", "PointReach-v0"): ddpg_point_reach.SETTINGS,
