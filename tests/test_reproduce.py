@@ -53,8 +53,10 @@ def test_the_table_tells_what_was_met(script):
         script.Row("ddqn", "CartPole-v1", 475),
         script.Row("ddqn", "CartPole-v1", 200, flags=("--n-step", "3"), is_ceiling=True),
         script.Row("ppo", "CartPole-v1", 475),
+        script.Row("ddqn", "BitFlip15-v0", 99, of_success=True, floor=99.9),
     )
     results = {
+        "ddqn BitFlip15-v0": {"steps": 5_000, "success_of_seeds": [0.99, 1.0], "return_of_seeds": [-9, -9]},
         "sac Pendulum-v1": result("", -150.04),
         "ddqn CartPole-v1": result("", 470.0, steps=1_234),
         "ddqn CartPole-v1 --n-step 3": result("", 120.0),
@@ -64,6 +66,7 @@ def test_the_table_tells_what_was_met(script):
         "| `ddqn CartPole-v1` | 1,234 | 470.0 (469.0 to 471.0) | 475 | **not met** |",
         "| `ddqn CartPole-v1 --n-step 3` | 20k | 120.0 (119.0 to 121.0) | below 200 | met |",
         "| `ppo CartPole-v1` |  |  | 475 | not run |",
+        "| `ddqn BitFlip15-v0` | 5k | 99.5 % (99.0 to 100.0) | 99 %, no seed below 99.9 % | **not met** |",
     ]
 
 
@@ -99,7 +102,7 @@ def test_the_list_shows_the_last_result_of_a_row(script, files, tmp_path, capsys
     keep(tmp_path, result("sac Pendulum-v1", -500.0), result("sac Pendulum-v1", -100.0))
     assert script.main([*options, "--list"]) == 0
     out = capsys.readouterr().out
-    assert "| `sac Pendulum-v1` | 20k | -100.0 (-101.0 to -99.0) | -180 | met |" in out
+    assert "| `sac Pendulum-v1` | 20k | -100.0 (-101.0 to -99.0) | -180, no seed below -250 | met |" in out
     assert out.count("not run") == len(script.ROWS) - 1
 
 
