@@ -78,31 +78,37 @@ class Memory(nn.Module):
         """
         num_gates = 3 if self.kind == "gru" else 4
         cell = _gru if self.kind == "gru" else _lstm
-        gates = nn.Dense(num_gates * self.size)(inputs)
         kernel = self.param("recurrent_kernel", _orthogonal_blocks(num_gates), (self.size, num_gates * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (num_gates * self.size,))
+        # An array for each gate: cut out of one inside of the loop, XLA would compute some of them twice.
+        gates = tuple(jnp.split(nn.Dense(num_gates * self.size)(inputs), num_gates, axis=-1))
+        weights = tuple(zip(jnp.split(kernel, num_gates, axis=-1), jnp.split(bias, num_gates), strict=True))
 
         def step(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
             gates, is_first = row
-            carry = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), kernel, bias)
-            return carry, carry
+            # Told is what came in: if the next carry were, XLA would compute it twice.
+            return cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights), carry
 
         num_rows = is_first.shape[0]
-        last, carries = jax.lax.scan(step, self.carry if carry is None else carry, (gates[:num_rows], is_first))
+        rows, successors = (tuple(gate[part] for gate in gates) for part in (slice(num_rows), slice(num_rows, None)))
+        last, before = jax.lax.scan(step, self.carry if carry is None else carry, (rows, is_first))
+        carries = jnp.concatenate([before[1:], last[None]])
         if inputs.shape[0] > num_rows:
-            carries = jax.vmap(cell, in_axes=(0, 0, None, None))(gates[num_rows:], carries, kernel, bias)
+            carries = jax.vmap(cell, in_axes=(0, 0, None))(successors, carries, weights)
         return last, carries if self.kind == "gru" else carries[:, 1]
 
 
-def _gru(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    from_input, from_carry = jnp.split(gates, 3), jnp.split(carry @ kernel + bias, 3)
-    reset, keep = (jax.nn.sigmoid(a + b) for a, b in zip(from_input[:2], from_carry[:2], strict=True))
-    new = jnp.tanh(from_input[2] + reset * from_carry[2])
+def _gru(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+    reset, keep, new = ((gate, carry @ kernel + bias) for gate, (kernel, bias) in zip(gates, weights, strict=True))
+    reset, keep = (jax.nn.sigmoid(sum(gate)) for gate in (reset, keep))
+    new = jnp.tanh(new[0] + reset * new[1])
     return (1 - keep) * new + keep * carry
 
 
-def _lstm(gates: jax.Array, carry: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    enter, forget, new, show = jnp.split(gates + carry[1] @ kernel + bias, 4)
+def _lstm(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+    enter, forget, new, show = (
+        gate + carry[1] @ kernel + bias for gate, (kernel, bias) in zip(gates, weights, strict=True)
+    )
     cell = jax.nn.sigmoid(forget + 1) * carry[0] + jax.nn.sigmoid(enter) * jnp.tanh(new)
     return jnp.stack([cell, jax.nn.sigmoid(show) * jnp.tanh(cell)])
 

@@ -16,9 +16,9 @@ SETTINGS = {
     "capacity": 100_000,
     "hidden_sizes": (64,),
     "memory": "gru",
-    "memory_size": 64,
-    "sequence_length": 20,
-    "burn_in": 4,
+    "memory_size": 32,
+    "sequence_length": 10,
+    "burn_in": 2,
     "agent": {
         "learning_rate": 1e-3,
         "polyak": 0.0,
