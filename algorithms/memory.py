@@ -21,14 +21,15 @@ KINDS = ("gru", "lstm")
 class History(NamedTuple):
     """Consecutive observations of one environment, with what was remembered before the first of them.
 
-    With `following`, networks answer for the successors of the rows instead of the rows themselves: each of them is
-    seen with the memory of all rows up to its own.
+    With `following`, networks answer for the successors of rows instead of the rows themselves: each of them is seen
+    with the memory of all rows up to its own. The answer in place `i` is about the successor of row `last[i]`.
     """
 
     obs: PyTree  # [L, ...]
     carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
     is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
     following: PyTree = None  # [L, ...]
+    last: Any = None  # int32[L]
 
     def of(self, role: str | None) -> History:
         """Return the history as networks in this role remember it."""

@@ -69,12 +69,13 @@ class Encoder(nn.Module):
         if not isinstance(obs, History):
             return self._flatten(obs, 0), ()
         rows = obs.obs if obs.following is None else _concatenate(obs.obs, obs.following)
-        x = self._flatten(rows, 1)
-        if self.memory is None:
-            return (x if obs.following is None else x[obs.is_first.shape[0] :]), ()
-        x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
-        carry, x = Memory(self.memory, self.memory_size)(x, obs.carry, obs.is_first)
-        return x, carry
+        x, carry = self._flatten(rows, 1), ()
+        if self.memory is not None:
+            x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
+            carry, x = Memory(self.memory, self.memory_size)(x, obs.carry, obs.is_first)
+        elif obs.following is not None:
+            x = x[obs.is_first.shape[0] :]
+        return (x if obs.last is None else x[obs.last]), carry
 
     def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
         """Make vectors of images and all the rest, behind `num_axes` leading axes."""

@@ -23,6 +23,7 @@ from algorithms.memory import History, Memory
 from algorithms.networks import Torso
 from algorithms.spaces import Space
 from algorithms.types import StepInfo
+from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
 
 
@@ -31,6 +32,7 @@ class Recurrent(struct.PyTreeNode):
 
     Args:
         agent: an agent whose torso has a memory.
+        n_step: steps summed up in the targets of an off-policy agent, fewer where an episode or the sequence ends.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -47,10 +49,12 @@ class Recurrent(struct.PyTreeNode):
     """
 
     agent: Any
+    n_step: int = struct.field(pytree_node=False, default=1)
 
     learns_from_columns = True  # of a rollout
 
     def __post_init__(self):
+        require_integer("Recurrent", "n_step", self.n_step, 1)
         torso = getattr(self.agent, "torso", None)
         if isinstance(torso, Torso) and torso.memory is None:
             raise ValueError(
@@ -107,7 +111,7 @@ class Recurrent(struct.PyTreeNode):
     def gradients(self, state: Any, sample: Sample, key: jax.Array, pass_index: int) -> tuple[PyTree, StepInfo]:
         """Return the gradients along sequences, and priorities `[B, L]`; consumes `key`."""
         shape = sample.batch.mask.shape
-        grads, info = self.agent.gradients(state, flatten(sample), key, pass_index)
+        grads, info = self.agent.gradients(state, flatten(sample, self.n_step), key, pass_index)
         return grads, info._replace(priorities=info.priorities.reshape(shape))
 
     def apply(self, state: Any, grads: PyTree) -> Any:
@@ -127,8 +131,8 @@ class Recurrent(struct.PyTreeNode):
         return jax.vmap(remember, in_axes=(None, 0))(params, history)
 
 
-def flatten(sample: Sample) -> Sample:
-    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations.
+def flatten(sample: Sample, n_step: int = 1) -> Sample:
+    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations and targets of `n_step` steps.
 
     Weights are those of the sequences, zero where the mask is False, and scaled such that a mean over all rows is a
     mean over those that count.
@@ -140,15 +144,40 @@ def flatten(sample: Sample) -> Sample:
     history = _history(batch.obs, carry, is_first)
     extras = {name: value for name, value in batch.extras.items() if name != "carry"}
     rows = batch._replace(obs=(), extras=extras)
+    following = {}
     if isinstance(batch, Batch):
-        rows = rows._replace(next_obs=())
+        reward, discount, last = sum_steps(batch.reward, batch.discount, batch.mask, n_step)
+        rows = rows._replace(next_obs=(), reward=reward, discount=discount)
+        following = {"next_obs": history._replace(following=batch.next_obs, last=last)}
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-    rows = rows._replace(obs=history)
-    if isinstance(batch, Batch):
-        rows = rows._replace(next_obs=history._replace(following=batch.next_obs))
+    rows = rows._replace(obs=history, **following)
     weights = sample.weights.reshape(shape[0], -1) * batch.mask
     weights = weights * (batch.mask.size / jnp.maximum(jnp.sum(batch.mask), 1)).astype(jnp.float32)
     return Sample(rows, sample.handle, weights.reshape(-1))
+
+
+def sum_steps(
+    reward: jax.Array, discount: jax.Array, mask: jax.Array, n_step: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the discounted rewards of up to `n_step` rows, what discounts the value behind them, and the last of them.
+
+    All are `[B, L]`. A sum goes on as long as rows count: not beyond the end of an episode, nor of the sequence.
+
+    Example:
+        >>> half, mask = jnp.full((1, 4), 0.5), jnp.array([[True, True, True, False]])
+        >>> total, discount, last = sum_steps(jnp.ones((1, 4)), half, mask, n_step=2)
+        >>> print(total[0, :3], discount[0, :3], last[0, :3])
+        [1.5 1.5 1. ] [0.25 0.25 0.5 ] [1 2 2]
+    """
+    total, product, goes_on = reward, discount, jnp.ones_like(mask)
+    last = jnp.broadcast_to(jnp.arange(mask.shape[1], dtype=jnp.int32)[None], mask.shape)
+    for step in range(1, n_step):
+        later = [jnp.pad(values, ((0, 0), (0, step)))[:, step:] for values in (reward, discount, mask)]
+        goes_on = goes_on & later[2]
+        total = jnp.where(goes_on, total + product * later[0], total)
+        product = jnp.where(goes_on, product * later[1], product)
+        last = jnp.where(goes_on, last + 1, last)
+    return total, product, last
 
 
 def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:

@@ -131,11 +131,6 @@ class Settings:
             )
         require_choice("Settings", "memory", self.memory, MEMORIES)
         require_integer("Settings", "memory_size", self.memory_size, 1)
-        if self.memory != "none" and self.n_step != 1:
-            raise ValueError(
-                f"Settings(n_step={self.n_step}, memory={self.memory!r}): sequences have targets of one step; leave "
-                "`n_step` at 1."
-            )
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
         require_integer("Settings", "seed", self.seed, 0)
@@ -168,7 +163,7 @@ class Settings:
         num_updates = self.plan.num_iterations * self.plan.num_updates
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
-        agent = agent if self.memory == "none" else Recurrent(agent)
+        agent = agent if self.memory == "none" else Recurrent(agent, self.n_step)
         agent = Normalized(agent) if self.normalizes else agent
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
         self.plan.check_buffer(buffer)

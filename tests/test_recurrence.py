@@ -20,7 +20,7 @@ from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Plan, Recurrent
 from algorithms.masked_environments import Masked
 from algorithms.memory import History, Memory
 from algorithms.networks import QNetwork, apply_batch
-from algorithms.recurrence import flatten
+from algorithms.recurrence import flatten, sum_steps
 from algorithms.settings import Settings
 from jaxrl_buffers.rollouts import RolloutBatch
 
@@ -237,6 +237,32 @@ def test_stored_sequences_are_valued_as_they_were_met(key):
     np.testing.assert_allclose(q[:, 0], sample.batch.reward.reshape(-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_targets_of_several_steps(key, n_step):
+    """Against brute force: sums stop where rows do not count any more, at the end of an episode or of the sequence."""
+    reward = jax.random.normal(key, (4, 7))
+    discount = jnp.where(jax.random.bernoulli(key, 0.2, (4, 7)), 0.0, 0.9)
+    end = np.array([6, 3, 5, 2])  # the last row that counts; the first one is burn-in
+    mask = (np.arange(7)[None] <= end[:, None]) & (np.arange(7)[None] >= 1)
+    total, product, last = sum_steps(reward, discount, jnp.array(mask), n_step)
+    for row, column in zip(*np.nonzero(mask), strict=True):
+        stop = min(column + n_step, end[row] + 1)
+        factors = np.cumprod(np.append(1.0, discount[row, column:stop]))
+        np.testing.assert_allclose(total[row, column], factors[:-1] @ reward[row, column:stop], rtol=1e-5)
+        np.testing.assert_allclose(product[row, column], factors[-1], rtol=1e-6)
+        assert last[row, column] == stop - 1
+
+
+def test_values_behind_several_steps_are_those_of_the_last_row(key):
+    rows = history(key)
+    params = GRU.init(key, rows)
+    following = rows._replace(following=rows.obs + 1)
+    last = jnp.array([2, 3, 4, 4, 4])
+    np.testing.assert_allclose(
+        GRU.apply(params, following._replace(last=last)), GRU.apply(params, following)[last], rtol=1e-6
+    )
+
+
 def test_an_agent_without_memory_is_refused():
     with pytest.raises(ValueError, match=r"DDQN.*no memory.*Torso\(memory='gru'\)"):
         Recurrent(DDQN(Discrete(2)))
@@ -285,7 +311,7 @@ PLAN = Plan(3_600, num_envs=4, start_steps=400, update_every=8, num_updates=1, m
 def test_ddqn_recalls_with_a_memory_only(key):
     agent = DDQN(Discrete(2), SMALL, learning_rate=5e-3, polyak=0.9, max_grad_norm=10.0)
     buffer = jb.sequences(1_000, num_envs=4, sequence_length=6, burn_in=1)
-    assert final_return(Recurrent(agent), buffer, PLAN, key) > 0.9
+    assert final_return(Recurrent(agent, n_step=2), buffer, PLAN, key) > 0.9
     agent = agent.replace(torso=Torso((16,)))
     assert final_return(agent, jb.uniform(1_000, num_envs=4), PLAN, key) < 0.6
 
@@ -318,8 +344,7 @@ def test_settings_build_recurrent_agents():
     assert (agent.agent.torso.memory, agent.agent.torso.memory_size) == ("lstm", 8)
     assert buffer.view == jb.Sequence(10, burn_in=3)
     assert env.obs.shape == (2,)
-    with pytest.raises(ValueError, match=r"n_step=3.*leave `n_step` at 1"):
-        Settings("sac", "MaskedPendulum-v1", plan, memory="gru", n_step=3)
+    assert agent.n_step == 1
     with pytest.raises(ValueError, match="memory='rnn'"):
         Settings("sac", "MaskedPendulum-v1", plan, memory="rnn")
 
