@@ -125,7 +125,7 @@ def test_a_stopped_run_trains_on(tmp_path):
     assert result["steps"] == PLAN.total_steps
     state, _ = folder.restore(like)
     assert np.asarray(state.buffer.storage.data.truncated)[:, gap - 1].all()
-    assert np.isfinite(state.agent.params["params"]["Dense_0"]["kernel"]).all()
+    assert np.isfinite(state.agent.params.critic["params"]["Dense_0"]["kernel"]).all()
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text())["steps"] == PLAN.total_steps
     run.resume(tmp_path / "run", few, fresh_environments=True)  # a finished run stays as it is
     jax.tree.map(np.testing.assert_array_equal, folder.restore(like)[0].buffer, state.buffer)
