@@ -119,7 +119,24 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     """Gather rows at indices of any common shape."""
-    return jax.tree.map(lambda leaf: leaf.at[row, env].get(mode="clip"), ring.data)
+    length, num_envs = shape(ring)
+    index = _computed_once(ring, jnp.ravel(row * num_envs + env))
+
+    def gather(leaf: jax.Array) -> jax.Array:
+        rows = leaf.reshape(length * num_envs, *leaf.shape[2:]).at[index].get(mode="clip")
+        return rows.reshape(*row.shape, *leaf.shape[2:])
+
+    return jax.tree.map(gather, ring.data)
+
+
+def _computed_once(ring: Ring, index: jax.Array) -> jax.Array:
+    """Return flat indices as they are, but behind a division, which XLA's CPU backend does not repeat for every use.
+
+    Else it would compute an index, with the random numbers that it comes from, anew for each element that is gathered.
+    """
+    length, num_envs = shape(ring)
+    num_slots = jnp.maximum(jnp.max(ring.size), length) * num_envs  # a constant, but XLA does not know
+    return lax.rem(index, jnp.broadcast_to(num_slots, index.shape))
 
 
 def write(ring: Ring, chunk: PyTree) -> Ring:
@@ -139,10 +156,7 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
     """
     num_rows = new.shape[0]
     if num_rows == 1:
-        # As a scatter whose second row lies outside: XLA's CPU backend would fuse one small `dynamic_update_slice`
-        # into later gathers, and keep their other reads right by copying the whole leaf.
-        places = jnp.stack([row, jnp.asarray(leaf.shape[0], row.dtype)])
-        return leaf.at[places].set(jnp.concatenate([new, new]), mode="drop", unique_indices=True)
+        return _write_one(leaf, new, row)
     start = jnp.minimum(row, leaf.shape[0] - num_rows)
     overhang = row - start
     rolled = jnp.roll(new, overhang, axis=0)
@@ -151,6 +165,15 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
     leaf = lax.dynamic_update_slice_in_dim(leaf, jnp.where(is_tail, kept, rolled), start, axis=0)
     first = jnp.where(is_tail, rolled, leaf[:num_rows])
     return lax.dynamic_update_slice_in_dim(leaf, first, 0, axis=0)
+
+
+def _write_one(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
+    if leaf.shape[0] == 1:
+        return new
+    start = jnp.minimum(row, leaf.shape[0] - 2)
+    kept = lax.dynamic_slice_in_dim(leaf, start, 2, axis=0)
+    is_new = (start + jnp.arange(2) == row).reshape(-1, *[1] * (new.ndim - 1))
+    return lax.dynamic_update_slice_in_dim(leaf, jnp.where(is_new, new, kept), start, axis=0)
 
 
 def rows_of_chunk(

@@ -55,7 +55,7 @@ class NStep(struct.PyTreeNode):
         """Return the transitions that begin at `slots[B]`; `key` is not used."""
         row, env = reader.locate(slots)
         offset = jnp.arange(self.n, dtype=jnp.int32)[None]
-        rows = reader.later(row[:, None], offset)
+        rows = reader.later(row[:, None], offset) if self.n > 1 else row[:, None]
         # Only what is used of each read is gathered: XLA drops the other fields.
         steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
         terminated = named_field(steps, "terminated").astype(bool)
@@ -63,7 +63,7 @@ class NStep(struct.PyTreeNode):
         used = (offset <= reader.age(row, env)[:, None]) & ~ended_before(ended)
         used = used if self.n > 1 else jnp.ones_like(used)  # known without looking, which saves the work
         last = jnp.sum(used, axis=1, dtype=jnp.int32) - 1
-        last_row = reader.later(row, last)
+        last_row = reader.later(row, last) if self.n > 1 else row
         first_step, last_step = reader.read(row, env), reader.read(last_row, env)
         reward, discount = _discounted(named_field(steps, "reward"), used, terminated, self.gamma)
         return Batch(
