@@ -29,6 +29,7 @@ from jaxrl_buffers.scatter import set_last_wins
 FAN_OUT = 8
 LEVELS_PER_UNIFORM = 4  # a float32 uniform has 23 bits; four levels of eight use 12, which leaves 11 to be fair with
 NOTHING = (0.0, float("inf"), 0.0)  # the sum, least and largest of no leaves
+FIRST_ROWS = 4  # a search begins at the first level of so few rows
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
 
@@ -293,27 +294,35 @@ def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, 
     Rounding can put the residual past the last child; then the last one with any mass is taken. A child of mass zero
     is never taken unless all are zero.
     """
-    num_children = masses.shape[-1]
-    index = jnp.arange(num_children, dtype=jnp.int32)[None]
-    triangle = jnp.triu(jnp.ones((num_children, num_children), jnp.float32))
-    prefix = jnp.matmul(masses, triangle, precision=lax.Precision.HIGHEST)
-    positive = masses > 0
-    first = jnp.min(jnp.where(positive & (prefix > residual[:, None]), index, num_children), axis=-1)
-    child = jnp.minimum(first, jnp.max(jnp.where(positive, index, 0), axis=-1))
-    before = jnp.sum(jnp.where(index < child[:, None], masses, 0), axis=-1)
-    mass = jnp.sum(jnp.where(index == child[:, None], masses, 0), axis=-1)
-    return child, residual - before, mass
+    children = [masses[:, number] for number in range(masses.shape[-1])]
+    square, prefix, found = jnp.zeros_like(residual), jnp.zeros_like(residual), jnp.zeros(residual.shape, bool)
+    for number, mass in enumerate(children):
+        is_better = (mass > 0) & ~found
+        square = jnp.where(is_better, float(number**2), square)
+        prefix = prefix + mass
+        found = found | (is_better & (prefix > residual))
+    # XLA's CPU backend computes a square root once; anything cheaper it would compute anew for every use, with all
+    # the levels above it.
+    child = jnp.sqrt(square).astype(jnp.int32)
+    before, chosen = jnp.zeros_like(residual), jnp.zeros_like(residual)
+    for number, mass in enumerate(children):
+        before = before + jnp.where(number < child, mass, 0)
+        chosen = jnp.where(number == child, mass, chosen)
+    return child, residual - before, chosen
 
 
 def _descend(tree: SegmentTree, residual: jax.Array, uniforms: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Follow residuals `[B]` from the top to leaves; `uniforms[stage, B]` redraw them on the way."""
-    top = num_levels(tree) - 1
-    node, mass = jnp.zeros(residual.shape, jnp.int32), residual
-    for depth in range(top + 1):
+    rows_by_level = _rows_by_level(tree.capacity)
+    # All begin among the same few nodes, which need not be gathered for each of them.
+    first = next(level for level, rows in enumerate(rows_by_level) if rows <= FIRST_ROWS)
+    nodes = _whole_level(tree, first)[:, 0].reshape(-1)
+    node, residual, mass = pick(jnp.broadcast_to(nodes, (residual.shape[0], nodes.shape[0])), residual)
+    for depth, level in enumerate(range(first - 1, -1, -1), 2):  # the first step may stand for two
         stage, levels_into_stage = divmod(depth, LEVELS_PER_UNIFORM)
-        if uniforms is not None and stage > 0 and levels_into_stage == 0:
+        if uniforms is not None and levels_into_stage == 0:
             residual = uniforms[stage - 1] * mass
-        child, residual, mass = pick(masses(tree, top - depth, node), residual)
+        child, residual, mass = pick(masses(tree, level, node), residual)
         node = node * FAN_OUT + child
     return node, mass
 
