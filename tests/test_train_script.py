@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from algorithms import presets, run
+from algorithms.run_folder import RunFolder
+
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "train.py"
 TINY = (
@@ -115,6 +118,13 @@ def test_a_run_stopped_and_continued(tmp_path):
         (("--resume", "nothing", "--fresh-environments"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--fresh-environments"), "goes with --resume"),
         (("ddqn", "CartPole-v1", "--hindsight", "future"), "CartPole-v1 has no goals"),
+        (("ddqn", "CartPole-v1", "--sequence-length", "0"), "sequence_length"),
+        (("ddqn", "CartPole-v1", "--burn-in", "-1"), "burn_in"),
+        (("ddqn", "CartPole-v1", "--checkpoint-seconds", "-1"), "checkpoint_seconds"),
+        (("ppo", "CartPole-v1", "--memory", "gru", "--mini-batch-size", "50"), "at least 125 steps"),
+        (("--total-steps", "500", "ddqn", "CartPole-v1"), "train.py ALGORITHM ENVIRONMENT --total-steps"),
+        (("--total-steps", "500", "sac", "Pendulum-v1"), "come first"),
+        (("ddqn", "--total-steps", "500", "Acrobot-v1"), "put it before them"),
     ],
 )
 def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, arguments, message):
@@ -129,6 +139,48 @@ def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "file"]
     assert (tmp_path / "file").read_text() == "kept"
     assert not list((tmp_path / "existing").iterdir())
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was killed before its first checkpoint."""
+    folder = RunFolder(tmp_path / "run")
+    folder.create(presets.preset("ddqn", "CartPole-v1"), {"final_episodes": 7})
+    return folder
+
+
+def test_options_that_a_resumed_run_keeps(main, begun, monkeypatch):
+    found = []
+    monkeypatch.setattr(run, "_train", lambda *arguments: found.append(arguments[-2]) or sys.exit())
+    for options in ((), ("--final-episodes", "3", "--checkpoint-seconds", "9")):
+        with pytest.raises(SystemExit):
+            main(["--resume", str(begun.path), *options])
+    assert found == [run.Kept(60.0, 7), run.Kept(9.0, 3)]
+
+
+def test_settings_that_no_agent_has(main, capsys, begun):
+    path = begun.path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "agent": {"polyac": 0.9}}))
+    assert main(["--resume", str(begun.path)]) == 2
+    error = capsys.readouterr().err
+    assert "polyac" in error
+    assert "polyak" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_files_that_cannot_be_used(main, capsys, begun):
+    (begun.path / "metrics.jsonl").mkdir()
+    assert main(["--resume", str(begun.path)]) == 2
+    error = capsys.readouterr().err
+    assert "Is a directory" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_second_signal_is_one_clear_line(main, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "start", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert main(["ddqn", "CartPole-v1", "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "train.py: stopped by SIGINT at once.\n"
 
 
 @pytest.mark.parametrize(
