@@ -50,6 +50,7 @@ TASKS = {
     "ddpg": Task("Pendulum-v1", DDPG, "DDPG"),
     "mpo": Task("Pendulum-v1", MPO, None),
     "sac_discrete": Task("CartPole-v1", SAC, None),
+    "mpo_discrete": Task("CartPole-v1", MPO, None),
     "ppo": Task("CartPole-v1", PPO, "PPO"),
 }
 
@@ -189,7 +190,8 @@ def _parts(cell: Cell) -> dict[str, Repeat]:
     grads, _ = agent.gradients(state.agent, sample, keys[0], 0)
 
     def collect(collector: Any, key: jax.Array) -> Any:
-        collector, chunk, _ = loop.collect(agent, state.agent, env, collector, key[None], key[None, None])
+        key_act, key_env = jax.random.split(key)
+        collector, chunk, _ = loop.collect(agent, state.agent, env, collector, key_act[None], key_env[None, None])
         return collector, _consumed(chunk)
 
     def buffers(carry: Any, key: jax.Array) -> Any:

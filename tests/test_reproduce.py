@@ -88,6 +88,13 @@ def test_every_preset_has_a_row(script):
     assert {(row.algorithm, row.environment) for row in script.ROWS} == {*PRESETS}
 
 
+def test_rows_that_should_be_reached_judge_their_worst_seed(script):
+    for row in script.ROWS:
+        is_judged = row.floor is not None or row.is_ceiling or (row.of_success and row.goal == 100)
+        assert is_judged, row.name
+        assert row.floor is None or row.floor < row.goal
+
+
 def test_a_dry_run_shows_commands_and_does_nothing(script, files, tmp_path, capsys):
     options, readme = files
     before = readme.read_text()
