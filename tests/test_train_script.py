@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from algorithms import presets, run
 from algorithms.run_folder import RunFolder
@@ -21,16 +24,27 @@ SCRIPT = ROOT / "scripts" / "train.py"
 TINY = (
     *("ddqn", "CartPole-v1", "--num-envs", "4", "--start-steps", "200", "--update-every", "20", "--num-updates", "1"),
     *("--mini-batch-size", "16", "--test-every", "400", "--num-test-episodes", "2", "--hidden-sizes", "8"),
-    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3"),
+    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3", "--total-steps", "4_200"),
 )
+NUM_CHUNKS = 100  # of two iterations
 
 
-def start(*arguments, cwd):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def start(*arguments, cwd, environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def checkpoints(folder):
+    return {int(path.name.removeprefix("step_")) for path in folder.glob("checkpoint/step_*")}
+
+
+def wait_for(process, condition):
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None and not condition():
+        time.sleep(0.01)
 
 
 def finish(process):
@@ -45,6 +59,24 @@ def main():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.main
+
+
+@pytest.fixture
+def compiled_once(tmp_path):
+    """Compile once for this process and those it starts, to which the environment that is returned is given."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # which is opened when something is compiled, and then stays as it is
+    yield {name.upper(): str(value) for name, value in options.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def test_help_explains_every_option(main, capsys):
@@ -66,30 +98,54 @@ def test_help_shows_the_settings_of_a_pair(main, capsys):
     assert "--agent.target-entropy" in text
 
 
-def test_a_run_stopped_and_continued(tmp_path):
-    """A run leaves its files; one that gets SIGTERM saves itself, says how to go on, and goes on."""
-    process = start(*TINY, "--total-steps", "400_200", cwd=tmp_path)
-    folder = tmp_path / "runs" / "ddqn_CartPole-v1_seed3"
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None and not (folder / "metrics.jsonl").exists():
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    code, out, err = finish(process)
-    assert code == 128 + signal.SIGTERM, (out, err)
-    assert "--resume runs/ddqn_CartPole-v1_seed3" in out
-    stopped = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert stopped < 1_000
+def state_of(folder):
+    """Return every leaf of the checkpoint, by its path."""
+    state = run.restore(folder)
+    state = state._replace(key=jax.random.key_data(state.key))
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
+
+
+def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, monkeypatch):
+    """SIGKILL between and during checkpoints, then SIGTERM: whenever it is resumed, it ends as if never stopped."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*TINY, "--out", "whole"]) == 0
+    folder = tmp_path / "killed"
+    command = (*TINY, "--out", "killed", "--checkpoint-seconds", "0")
+    rng = np.random.default_rng()
+    saved = []
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+        process = start(*command, cwd=tmp_path, environment=compiled_once)
+        command = ("--resume", "killed")
+        before = checkpoints(folder)
+        wait_for(process, lambda before=before: checkpoints(folder) - before)
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(number)
+        code, out, err = finish(process)
+        saved.append(max(checkpoints(folder)))
+        assert code == (128 + number if number == signal.SIGTERM else -number), (out, err)
+    assert "continue with: python scripts/train.py --resume killed" in out
+    assert len(err.splitlines()) == 0
+    assert 0 < saved[0] < saved[1] < saved[2] < NUM_CHUNKS
+
+    capsys.readouterr()
+    assert main(["--resume", "killed"]) == 0
+    assert "ddqn on CartPole-v1: return" in capsys.readouterr().out
+    whole, killed = state_of("whole"), state_of("killed")
+    assert [*whole] == [*killed]
+    for name, leaf in whole.items():
+        assert (leaf.dtype, leaf.tobytes()) == (killed[name].dtype, killed[name].tobytes()), name
+    steps = [[line["steps"] for line in RunFolder(path).metrics()] for path in ("whole", "killed")]
+    assert steps[0] == steps[1] == list(range(600, 4_201, 400))
+    results = [json.loads(Path(path, "result.json").read_text()) for path in ("whole", "killed")]
+    assert results[0]["return_of_seeds"] == results[1]["return_of_seeds"]
+    assert results[0]["episodes"] == results[1]["episodes"] == 2
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
     config = json.loads((folder / "config.json").read_text())
-    config["plan"]["total_steps"] = 200 + 400 * (stopped + 2)  # the rest would take its time
+    config["plan"]["total_steps"] = 4_600
     (folder / "config.json").write_text(json.dumps(config))
-    code, out, err = finish(start("--resume", folder, cwd=tmp_path))
-    assert code == 0, (out, err)
-    assert "ddqn on CartPole-v1: return" in out
-    steps = [json.loads(line)["steps"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(600, 600 + 400 * (stopped + 2), 400))
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((folder / "result.json").read_text())["steps"] == steps[-1]
+    assert main(["--resume", "killed"]) == 0
+    assert json.loads((folder / "result.json").read_text())["steps"] == 4_600
 
 
 @pytest.mark.parametrize(
