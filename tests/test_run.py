@@ -31,7 +31,7 @@ PLAN = Plan(
 SETTINGS = Settings(
     "ddqn", "CartPole-v1", PLAN, buffer="prioritized", n_step=2, capacity=200, hidden_sizes=(8,), num_seeds=2
 )
-FEW = run.Options(final_episodes=3)
+FEW = run.Options(final_episodes=2)  # as many as of other evaluations, which are then compiled with them
 
 
 compile_anew = run._compile
@@ -164,11 +164,10 @@ def test_a_run_that_died_continues_from_its_last_checkpoint(finished, tmp_path):
 
 
 def test_a_finished_run_can_be_resumed(finished):
-    """With as many episodes at the end as it was started with, if no others are asked for."""
+    """With as many episodes at the end as it was started with."""
     folder, result = finished
-    assert run.resume(folder.path, run.Options(final_episodes=2))["episodes"] == 2
     again = run.resume(folder.path)
-    assert again["episodes"] == 3
+    assert again["episodes"] == 2
     assert again["return_of_seeds"] == result["return_of_seeds"]
 
 
