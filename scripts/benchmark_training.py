@@ -186,8 +186,8 @@ def _parts(cell: Cell) -> dict[str, Repeat]:
     agent, buffer, env, plan = Experiment.of(cell)
     state = jax.jit(lambda key: loop.init(key, agent, buffer, env, plan))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), STEPS)
-    sample = buffer.sample(state.buffer, keys[0], BATCH_SIZE)
-    grads, _ = agent.gradients(state.agent, sample, keys[0], 0)
+    sample = jax.jit(lambda state: buffer.sample(state, keys[0], BATCH_SIZE))(state.buffer)
+    grads, _ = jax.jit(lambda state, sample: agent.gradients(state, sample, keys[0], 0))(state.agent, sample)
 
     def collect(collector: Any, key: jax.Array) -> Any:
         key_act, key_env = jax.random.split(key)

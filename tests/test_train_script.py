@@ -14,7 +14,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from algorithms import presets, run
 from algorithms.run_folder import RunFolder
@@ -60,24 +59,6 @@ def main():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.main
-
-
-@pytest.fixture
-def compiled_once(tmp_path):
-    """Compile once for this process and those it starts, to which the environment that is returned is given."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path / "compiled"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # which is opened when something is compiled, and then stays as it is
-    yield {name.upper(): str(value) for name, value in options.items()}
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 def test_help_explains_every_option(main, capsys):
