@@ -20,6 +20,9 @@ class Plan:
     `num_updates` updates, until `total_steps` have been collected: exactly that many, or an error that names the
     nearest total that can be met.
 
+    Where the original had one default in its classes and another in its factories, these are the factories': 50
+    `num_updates` (not 1), `test_every` 5,000 (not 1,000), `start_steps` 1,000 (not 20,000, as DDQN had in both).
+
     Args:
         total_steps: environment steps in all.
         num_envs: environments side by side.
@@ -85,19 +88,24 @@ class Plan:
         """How often an on-policy agent goes through the steps of one iteration."""
         return self.num_updates // self.num_minibatches
 
-    def check_buffer(self, buffer: ReplayBuffer | Rollout) -> None:
-        """Refuse a buffer for other environments or other amounts of data."""
+    def check_buffer(self, buffer: ReplayBuffer | Rollout, by_columns: bool = False) -> None:
+        """Refuse a buffer for other environments or other amounts of data.
+
+        Args:
+            buffer: what is learned from.
+            by_columns: minibatches of a rollout are whole environments, as memories need them.
+        """
         if buffer.num_envs != self.num_envs:
             raise ValueError(
                 f"the buffer is for {buffer.num_envs} environments and the plan for {self.num_envs}; "
                 "give both the same `num_envs`."
             )
         if isinstance(buffer, Rollout):
-            self._check_rollout(buffer)
+            self._check_rollout(buffer, by_columns)
         else:
             self._check_replay(buffer)
 
-    def _check_rollout(self, rollout: Rollout) -> None:
+    def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
         """Refuse rollouts that are not one iteration, and epochs that are not whole."""
         steps = rollout.length * rollout.num_envs
         if self.update_every != steps:
@@ -113,6 +121,12 @@ class Plan:
             raise ValueError(
                 f"Plan(num_updates={self.num_updates}): {self.update_every} steps are {self.num_minibatches} "
                 f"minibatches of {self.mini_batch_size}, and `num_updates` must be a multiple of that."
+            )
+        if by_columns and self.num_minibatches > self.num_envs:
+            raise ValueError(
+                f"Plan(mini_batch_size={self.mini_batch_size}): with a memory minibatches are made of whole "
+                f"environments, and {self.num_envs} of them cannot give {self.num_minibatches}; take at least "
+                f"{rollout.length} steps, or more environments."
             )
 
     def _check_replay(self, buffer: ReplayBuffer) -> None:

@@ -6,6 +6,7 @@ The outcome is the same, bit for bit, however the run is cut into chunks and how
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import time
@@ -23,12 +24,12 @@ from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
 from jaxrl_buffers import ReplayBuffer
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers.checks import require_integer, require_number
 from jaxrl_buffers.types import PyTree
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and its state has been saved."""
+    """The run was asked to stop; what it had reached has been saved, and `resume` goes on from there."""
 
     def __init__(self, signal_number: int, steps: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name} after {steps:,} steps")
@@ -49,13 +50,29 @@ class Options(NamedTuple):
 
     Args:
         on_chunk: called between chunks.
-        checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.
-        final_episodes: episodes of the last, deterministic evaluation of every seed.
+        checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM. None for
+            what the run was started with, and 60 for a new one.
+        final_episodes: episodes of the last, deterministic evaluation of every seed. None for what the run was started
+            with, and 100 for a new one.
     """
 
     on_chunk: Callable[[Report], None] = lambda report: None
+    checkpoint_seconds: float | None = None
+    final_episodes: int | None = None
+
+
+class Kept(NamedTuple):
+    """The options that stay with a run, with their defaults."""
+
     checkpoint_seconds: float = 60.0
     final_episodes: int = 100
+
+    def over(self, values: Mapping[str, Any]) -> Kept:
+        """Return these options, but for the values that are given."""
+        kept = self._replace(**{name: values[name] for name in self._fields if values.get(name) is not None})
+        require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
+        require_integer("run", "final_episodes", kept.final_episodes, 1)
+        return kept
 
 
 class _Progress(NamedTuple):
@@ -83,19 +100,23 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     """Train in a folder, which must not exist, and return the result.
 
     Raises:
-        Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
+        Interrupted: because of Ctrl-C or SIGTERM; the run can be resumed.
     """
-    require_integer("run", "final_episodes", options.final_episodes, 1)
-    programs = _compile(settings)  # refuses bad settings before anything is written
+    kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
-    run_folder.create(settings)
-    return _train(settings, run_folder, programs, programs.init(), _Progress(), options)
+    with StopSignals() as signals:
+        programs = _compile(settings)
+        jax.eval_shape(programs.init)  # refuses bad settings before anything is written
+        run_folder.create(settings, kept._asdict())
+        return _train(settings, run_folder, programs, None, _Progress(), options.on_chunk, kept, signals)
 
 
 def resume(
     folder: str | os.PathLike[str], options: Options = Options(), fresh_environments: bool = False
 ) -> dict[str, Any]:
     """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
+
+    A run that was killed before its first checkpoint begins from scratch.
 
     Args:
         folder: of the run.
@@ -104,17 +125,20 @@ def resume(
             are closed as by a time limit. A finished run stays as it is.
 
     Raises:
-        Interrupted: after the state was saved because of Ctrl-C or SIGTERM.
+        Interrupted: because of Ctrl-C or SIGTERM; the run can be resumed.
     """
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
-    programs = _compile(settings)
-    state, progress = run_folder.restore(jax.eval_shape(programs.init))
-    progress = _Progress(**progress)
-    run_folder.keep_metrics(progress.num_tests)
-    if fresh_environments and progress.iteration < settings.plan.num_iterations:
-        state = programs.begin_anew(state)
-    return _train(settings, run_folder, programs, state, progress, options)
+    kept = Kept().over(run_folder.options()).over(options._asdict())
+    with StopSignals() as signals:
+        programs = _compile(settings)
+        like = jax.eval_shape(programs.init)
+        state, progress = run_folder.restore(like) if run_folder.has_checkpoint else (None, {})
+        progress = _Progress(**progress)
+        run_folder.keep_metrics(progress.num_tests)
+        if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
+            state = programs.begin_anew(state)
+        return _train(settings, run_folder, programs, state, progress, options.on_chunk, kept, signals)
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
@@ -129,27 +153,34 @@ def _train(
     settings: Settings,
     folder: RunFolder,
     programs: _Programs,
-    state: TrainState,
+    state: TrainState | None,  # None to begin from scratch
     progress: _Progress,
-    options: Options,
+    on_chunk: Callable[[Report], None],
+    kept: Kept,
+    signals: StopSignals,
 ) -> dict[str, Any]:
     plan = settings.plan
-    with StopSignals() as signals:
-        folder.save(state, progress._asdict())
-        saved = time.monotonic()
-        while progress.iteration < plan.num_iterations:
-            state, progress, metrics = _advance(settings, programs, state, progress)
-            if metrics is not None:
-                folder.append({**_summary(settings, progress), **metrics})
-            is_last = progress.iteration == plan.num_iterations
-            if signals.received or is_last or time.monotonic() - saved > options.checkpoint_seconds:
-                folder.save(state, progress._asdict())
-                saved = time.monotonic()
-            speed = _summary(settings, progress)["steps_per_second"]
-            options.on_chunk(Report(progress.steps(plan), plan.total_steps, speed, metrics))
-            if signals.received and not is_last:
-                raise Interrupted(signals.received, progress.steps(plan))
-    returns, lengths = programs.evaluate(state.agent, progress.num_tests, options.final_episodes)
+    if state is None:
+        if signals.received:
+            raise Interrupted(signals.received, 0)
+        state = programs.init()
+    saved = -math.inf  # the first save is due at once
+    while True:
+        is_done = progress.iteration >= plan.num_iterations
+        stop = signals.received  # one that comes during the save is obeyed after the next chunk
+        if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
+            folder.save(state, settings, progress._asdict())
+            saved = time.monotonic()
+        if stop:
+            raise Interrupted(stop, progress.steps(plan))
+        if is_done:
+            break
+        state, progress, metrics = _advance(settings, programs, state, progress)
+        if metrics is not None:
+            folder.append({**_summary(settings, progress), **metrics})
+        speed = _summary(settings, progress)["steps_per_second"]
+        on_chunk(Report(progress.steps(plan), plan.total_steps, speed, metrics))
+    returns, lengths = programs.evaluate(state.agent, progress.num_tests, kept.final_episodes)
     result = {
         "algorithm": settings.algorithm,
         "environment": settings.environment,
@@ -157,7 +188,7 @@ def _train(
         "mean_return": float(np.mean(returns)),
         "return_of_seeds": np.mean(returns, axis=1).tolist(),
         "mean_length": float(np.mean(lengths)),
-        "episodes": options.final_episodes,
+        "episodes": kept.final_episodes,
     }
     for success in _success(settings, returns, lengths).values():
         result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}

@@ -1,6 +1,7 @@
 """The folder of a training run: settings, metrics, checkpoint, result and learning curve.
 
 config.json     the resolved settings
+options.json    what does not change the outcome, and a resumed run keeps
 metrics.jsonl   one line an evaluation
 checkpoint/     the whole state, restored bit for bit
 result.json     the last evaluation
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,16 +38,20 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
 
-    def create(self, settings: Settings) -> None:
-        """Make the folder, which must not exist, and write the settings to it."""
-        try:
-            self.path.mkdir(parents=True)
-            self._config.write_text(json.dumps(settings.to_dict(), indent=2) + "\n")
-        except FileExistsError:
+    def create(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
+        """Make the folder, which must not exist, with the settings and options in it: all at once or not at all."""
+        if self.path.exists():
             raise ValueError(
                 f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
-            ) from None
+            )
+        aside = self.path.with_name(f".{self.path.name}.new")
+        try:
+            aside.mkdir(parents=True, exist_ok=True)
+            (aside / self._config.name).write_text(json.dumps(settings.to_dict(), indent=2) + "\n")
+            (aside / self._options.name).write_text(json.dumps(dict(options or {}), indent=2) + "\n")
+            aside.rename(self.path)
         except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
             raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
 
     def settings(self) -> Settings:
@@ -57,17 +63,32 @@ class RunFolder:
         except (TypeError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"{self._config} does not hold the settings of a run: {error!r}.") from None
 
-    def save(self, state: PyTree, progress: Mapping[str, Any]) -> None:
+    def options(self) -> dict[str, Any]:
+        """Return the options with which the run was started."""
+        try:
+            return dict(json.loads(self._options.read_text())) if self._options.exists() else {}
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self._options} does not hold the options of a run: {error!r}.") from None
+
+    def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any]) -> None:
         """Write a checkpoint of the state, with what the host must know to go on."""
-        checkpoint.save(self._checkpoint, state, metadata=progress)
+        checkpoint.save(self._checkpoint, state, metadata={**progress, "settings": settings.to_dict()})
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run was saved at least once."""
+        return any(self._checkpoint.glob("step_*"))
 
     def restore(self, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """Return the state and the progress of the checkpoint."""
+        """Return the state and the progress of the checkpoint, which must be one of the settings in the folder."""
+        if not self.has_checkpoint:
+            raise ValueError(f"{self.path} holds no checkpoint; --resume {self.path} begins the run.")
         try:
             progress = checkpoint.read_metadata(self._checkpoint)["metadata"]
+            self._check_same(progress.pop("settings", {}))
             return checkpoint.restore(self._checkpoint, like), progress
-        except FileNotFoundError:
-            raise ValueError(f"{self.path} holds no checkpoint to go on from; start the run anew.") from None
+        except FileNotFoundError as error:
+            raise ValueError(f"{error}") from None
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         """Add a line of metrics; numbers that are not finite become null."""
@@ -81,11 +102,12 @@ class RunFolder:
     def keep_metrics(self, num_lines: int) -> None:
         """Drop lines which a run that was killed wrote after its last checkpoint."""
         lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
-        self._metrics.write_text("".join(lines[:num_lines]))
+        if len(lines) > num_lines:
+            _write(self._metrics, "".join(lines[:num_lines]))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result."""
-        (self.path / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n")
+        _write(self.path / "result.json", json.dumps(_plain(result), indent=2) + "\n")
 
     @property
     def curve(self) -> Path:
@@ -102,9 +124,24 @@ class RunFolder:
         """Where the distribution of the samples' ages is drawn."""
         return self.path / "ages.png"
 
+    def _check_same(self, saved: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
+        saved, present = _flat(saved), _flat(json.loads(json.dumps(self.settings().to_dict())))
+        names = [name for name in saved | present if saved.get(name) != present.get(name)]
+        names = [name for name in names if saved and name != "plan.total_steps"]
+        if names:
+            raise ValueError(
+                f"the checkpoint in {self.path} was saved with other settings: {', '.join(names)}; "
+                f"set {self._config.name} back, or start a new run."
+            )
+
     @property
     def _config(self) -> Path:
         return self.path / "config.json"
+
+    @property
+    def _options(self) -> Path:
+        return self.path / "options.json"
 
     @property
     def _checkpoint(self) -> Path:
@@ -113,6 +150,21 @@ class RunFolder:
     @property
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file all at once, so that a kill leaves the old one or the new one."""
+    aside = path.with_name(f"{path.name}.new")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names."""
+    flat = {}
+    for name, value in settings.items():
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def _plain(value: Any) -> Any:

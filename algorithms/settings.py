@@ -131,6 +131,8 @@ class Settings:
             )
         require_choice("Settings", "memory", self.memory, MEMORIES)
         require_integer("Settings", "memory_size", self.memory_size, 1)
+        require_integer("Settings", "sequence_length", self.sequence_length, 1)
+        require_integer("Settings", "burn_in", self.burn_in, 0)
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
         require_integer("Settings", "seed", self.seed, 0)
@@ -138,6 +140,8 @@ class Settings:
             raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
         for size in self.hidden_sizes:
             require_integer("Settings", "hidden_sizes", size, 1)
+        _require_keys("agent", self.agent, ALGORITHMS[self.algorithm])
+        _require_keys("sampler", self.sampler, SAMPLERS[self.buffer])
 
     def build(self) -> Experiment:
         """Return the components; refuse what does not fit together.
@@ -166,7 +170,7 @@ class Settings:
         agent = agent if self.memory == "none" else Recurrent(agent, self.n_step)
         agent = Normalized(agent) if self.normalizes else agent
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
-        self.plan.check_buffer(buffer)
+        self.plan.check_buffer(buffer, by_columns=self.memory != "none")
         return Experiment(agent, buffer, env, self.plan)
 
     def _rollout(self) -> Rollout:
@@ -214,6 +218,16 @@ def options_of(component: Any) -> dict[str, Any]:
     """Return the hyper-parameters of an agent or sampler class, with their defaults; not those set elsewhere."""
     fields = (field for field in dataclasses.fields(component) if field.default is not dataclasses.MISSING)
     return {field.name: field.default for field in fields if field.name not in SET_ELSEWHERE}
+
+
+def _require_keys(group: str, values: Mapping[str, Any], component: Any) -> None:
+    """Refuse hyper-parameters that an agent or sampler does not have."""
+    known = options_of(component)
+    for key in values:
+        if key not in known:
+            raise ValueError(
+                f"Settings({group}={{{key!r}: ...}}): {component.__name__} has no {key!r}; use {', '.join(known)}."
+            )
 
 
 def require_name(what: str, name: str, known: Mapping[str, Any]) -> None:

@@ -50,6 +50,7 @@ TASKS = {
     "ddpg": Task("Pendulum-v1", DDPG, "DDPG"),
     "mpo": Task("Pendulum-v1", MPO, None),
     "sac_discrete": Task("CartPole-v1", SAC, None),
+    "mpo_discrete": Task("CartPole-v1", MPO, None),
     "ppo": Task("CartPole-v1", PPO, "PPO"),
 }
 
@@ -185,11 +186,12 @@ def _parts(cell: Cell) -> dict[str, Repeat]:
     agent, buffer, env, plan = Experiment.of(cell)
     state = jax.jit(lambda key: loop.init(key, agent, buffer, env, plan))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), STEPS)
-    sample = buffer.sample(state.buffer, keys[0], BATCH_SIZE)
-    grads, _ = agent.gradients(state.agent, sample, keys[0], 0)
+    sample = jax.jit(lambda state: buffer.sample(state, keys[0], BATCH_SIZE))(state.buffer)
+    grads, _ = jax.jit(lambda state, sample: agent.gradients(state, sample, keys[0], 0))(state.agent, sample)
 
     def collect(collector: Any, key: jax.Array) -> Any:
-        collector, chunk, _ = loop.collect(agent, state.agent, env, collector, key[None], key[None, None])
+        key_act, key_env = jax.random.split(key)
+        collector, chunk, _ = loop.collect(agent, state.agent, env, collector, key_act[None], key_env[None, None])
         return collector, _consumed(chunk)
 
     def buffers(carry: Any, key: jax.Array) -> Any:

@@ -4,6 +4,7 @@
     python scripts/train.py --config settings.yaml --seed 1
     python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--fresh-environments]
 
+The two names come first, or are in the file.
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import shlex
+import signal
 import statistics
 import sys
 from collections.abc import Mapping
@@ -35,7 +38,8 @@ HELP = {
     "config": "A YAML file with settings as in the config.json of a run; what it lacks is as tuned for the pair, and "
     "options given besides go before it.",
     "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
-    "resume": "The folder of a run to continue, exactly as if it had not stopped; no other settings are then taken.",
+    "resume": "The folder of a run to continue, exactly as if it had not stopped; it takes no settings besides, but "
+    "--checkpoint-seconds and --final-episodes, which are otherwise those of the run.",
     "fresh_environments": "With --resume: restore agent and buffer only, and begin new episodes.",
     "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.",
     "final_episodes": "Episodes of the last, deterministic evaluation of every seed.",
@@ -56,23 +60,29 @@ def main(arguments: list[str]) -> int:
         settings = _settings(command, defaults)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
-    except ValueError as error:
-        print(f"train.py: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:  # the latter from files and from what environments download
+        print(f"train.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before training, behind it, or while a first one waited for the chunk to end
+        print("train.py: stopped by SIGINT at once.", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _first_look(arguments: list[str]) -> argparse.Namespace:
     """Find what decides which options there are."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("algorithm", nargs="?")
-    parser.add_argument("environment", nargs="?")
     parser.add_argument("--buffer")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--resume", type=Path)
     first = parser.parse_known_args(arguments)[0]
-    if first.config is not None:  # then the names may be missing, and values of other options are none of them
-        leading = itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
-        first.algorithm, first.environment = [*leading, None, None][:2]
+    # Behind options a name could not be told from a value.
+    leading = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
+    first.algorithm, first.environment = [*leading, None, None][:2]
+    has_others = first.config or first.resume or {"-h", "--help"} & {*arguments}
+    if arguments and not leading and not has_others:
+        raise ValueError(
+            f"algorithm and environment come first, as in: train.py ALGORITHM ENVIRONMENT {shlex.join(arguments[:2])}"
+        )
     return first
 
 
@@ -98,8 +108,7 @@ def _command(defaults: Settings, is_named: bool) -> type:
         _field("out", Path | None, None, HELP["out"]),
         _field("resume", Path | None, None, HELP["resume"]),
         _field("fresh_environments", bool, False, HELP["fresh_environments"]),
-        _field("checkpoint_seconds", float, 60.0, HELP["checkpoint_seconds"]),
-        _field("final_episodes", int, 100, HELP["final_episodes"]),
+        *[_field(name, type(value), value, HELP[name]) for name, value in run.Kept()._asdict().items()],
     ]
     return dataclasses.make_dataclass("Command", fields, frozen=True)
 
@@ -147,25 +156,23 @@ def _resume(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--fresh-environments", action="store_true")
+    parser.add_argument("--checkpoint-seconds", type=float)
+    parser.add_argument("--final-episodes", type=int)
     given, others = parser.parse_known_args(arguments)
     if others:
         raise ValueError(
             f"--resume takes no other settings such as {others[0]}: a run continues with those in its config.json."
         )
-    settings = RunFolder(given.resume).settings()
-    return _train(given.resume, settings, lambda options: run.resume(given.resume, options, given.fresh_environments))
+    folder = given.resume
+    settings = RunFolder(folder).settings()
+    return _train(folder, settings, lambda options: run.resume(folder, options, given.fresh_environments), given)
 
 
-def _train(folder: Path, settings: Settings, train: Any, command: Any = None) -> int:
+def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
     title = f"{settings.algorithm} on {settings.environment}"
     with ProgressBar(title) as bar:
-        options = run.Options(on_chunk=bar.update)
-        if command is not None:
-            options = options._replace(
-                checkpoint_seconds=command.checkpoint_seconds, final_episodes=command.final_episodes
-            )
         try:
-            result = train(options)
+            result = train(run.Options(bar.update, command.checkpoint_seconds, command.final_episodes))
         except run.Interrupted as stop:
             bar.close()
             print(f"{stop}; continue with: python scripts/train.py --resume {folder}")

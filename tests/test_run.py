@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shutil
 import signal
+from pathlib import Path
 
 import chex
 import jax
@@ -29,7 +31,7 @@ PLAN = Plan(
 SETTINGS = Settings(
     "ddqn", "CartPole-v1", PLAN, buffer="prioritized", n_step=2, capacity=200, hidden_sizes=(8,), num_seeds=2
 )
-FEW = run.Options(final_episodes=3)
+FEW = run.Options(final_episodes=2)  # as many as of other evaluations, which are then compiled with them
 
 
 compile_anew = run._compile
@@ -103,6 +105,46 @@ def test_a_stopped_run_continues_exactly(finished, tmp_path, number):
     assert result["return_of_seeds"] == finished[1]["return_of_seeds"]
 
 
+def test_a_signal_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
+    """Whatever is left, also by a kill in the first save, is a run that can be resumed."""
+
+    def init():
+        signal.raise_signal(signal.SIGINT)
+        return programs().init()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_compile", lambda settings: programs()._replace(init=init))
+        with pytest.raises(run.Interrupted, match="stopped by SIGINT after 0 steps"):
+            run.start(SETTINGS, tmp_path / "run", FEW)
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    (tmp_path / "run" / "checkpoint" / "incomplete").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        run.restore(tmp_path / "run")
+    run.resume(tmp_path / "run")
+    same_outcome(RunFolder(tmp_path / "run"), finished[0])
+
+
+def test_a_signal_at_the_end(finished, tmp_path):
+    """Before the last evaluation it is obeyed, and while that is under way there is nothing left to stop."""
+
+    def stop(report):
+        if report.steps == PLAN.total_steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(run.Interrupted, match="after 300 steps"):
+        run.start(SETTINGS, tmp_path / "run", FEW._replace(on_chunk=stop))
+    assert not (tmp_path / "run" / "result.json").exists()
+
+    def evaluate(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return programs().evaluate(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_compile", lambda settings: programs()._replace(evaluate=evaluate))
+        assert run.resume(tmp_path / "run")["return_of_seeds"] == finished[1]["return_of_seeds"]
+    same_outcome(RunFolder(tmp_path / "run"), finished[0])
+
+
 def test_a_run_that_died_continues_from_its_last_checkpoint(finished, tmp_path):
     """Metrics written after the checkpoint are dropped and written again."""
 
@@ -122,8 +164,10 @@ def test_a_run_that_died_continues_from_its_last_checkpoint(finished, tmp_path):
 
 
 def test_a_finished_run_can_be_resumed(finished):
+    """With as many episodes at the end as it was started with."""
     folder, result = finished
-    again = run.resume(folder.path, FEW)
+    again = run.resume(folder.path)
+    assert again["episodes"] == 2
     assert again["return_of_seeds"] == result["return_of_seeds"]
 
 
@@ -153,12 +197,63 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         run.start(SETTINGS, tmp_path / "file" / "run", FEW)
 
 
-def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"capacity": 100}, "capacity"),
+        ({"gamma": 0.5, "plan": dataclasses.replace(PLAN, num_updates=2)}, r"plan\.num_updates, gamma"),
+        ({"agent": {"polyak": 0.9}}, r"agent\.polyak"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path, changes, names):
     folder = RunFolder(tmp_path / "run")
-    folder.create(dataclasses.replace(SETTINGS, capacity=100))
+    folder.create(dataclasses.replace(SETTINGS, **changes))
     (tmp_path / "run" / "checkpoint").symlink_to(finished[0].path / "checkpoint")
-    with pytest.raises(ValueError, match="build it with the settings of the run that saved it"):
-        run.resume(folder.path, FEW)
+    with pytest.raises(ValueError, match=f"was saved with other settings: {names};"):
+        folder.restore(jax.eval_shape(programs().init))
+
+
+def test_a_damaged_checkpoint_is_not_begun_anew(finished, tmp_path):
+    shutil.copytree(finished[0].path, tmp_path / "run")
+    (manifest,) = (tmp_path / "run" / "checkpoint").glob("*/manifest.json")
+    manifest.write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        run.resume(tmp_path / "run")
+
+
+def test_a_kill_while_lines_are_dropped_loses_none(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    for steps in range(3):
+        folder.append({"steps": steps})
+
+    def die(path, text):
+        path.write_bytes(b"")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", die)
+        with pytest.raises(KeyboardInterrupt):
+            folder.keep_metrics(2)
+    assert len(folder.metrics()) == 3
+    folder.keep_metrics(2)
+    assert folder.metrics() == [{"steps": 0}, {"steps": 1}]
+
+
+def test_a_kill_while_the_folder_is_made_leaves_none(tmp_path, monkeypatch):
+    """Else it could neither be resumed nor started."""
+
+    def die(path, text):
+        raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path / "runs" / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", die)
+        with pytest.raises(KeyboardInterrupt):
+            folder.create(SETTINGS)
+    assert not folder.path.exists()
+    folder.create(SETTINGS)
+    assert folder.settings() == SETTINGS
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "is no run folder"), ("{}", "does not hold"), ("{", "does not")])
@@ -167,13 +262,6 @@ def test_folders_of_other_things(tmp_path, text, message):
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         run.resume(tmp_path, FEW)
-
-
-def test_a_run_without_checkpoint(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.create(SETTINGS)
-    with pytest.raises(ValueError, match="holds no checkpoint"):
-        run.resume(folder.path, FEW)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

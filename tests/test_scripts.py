@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -42,19 +43,26 @@ def test_help_is_enough():
         assert option in done.stdout
 
 
-def test_the_training_benchmark_reports_and_writes_json(tmp_path):
+@pytest.fixture(scope="module")
+def training_benchmark():
+    return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))["main"]
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_the_training_benchmark_reports_and_writes_json(training_benchmark, tmp_path, capsys):
     path = tmp_path / "results.json"
-    done = run("scripts/benchmark_training.py", "--quick", "--agents", "ddqn", "--json", path)
-    assert done.returncode == 0, done.stderr
-    assert "64x64  1 seed" in done.stdout
+    assert training_benchmark(["--quick", "--agents", "ddqn", "--json", str(path)]) == 0
+    assert "64x64  1 seed" in capsys.readouterr().out
     results = json.loads(path.read_text())
     assert results["speed"][0]["steps_per_second"] > 0
     assert set(results["shares"][0]["microseconds"]) == {"whole", "collect", "buffer", "gradients", "optimizer"}
 
 
 @pytest.mark.parametrize("arguments", [("--agents", "none"), ("--hidden", "wide"), ("--repeats", "0")])
-def test_bad_options_of_the_training_benchmark(arguments):
-    done = run("scripts/benchmark_training.py", *arguments)
-    assert done.returncode == 2
-    assert arguments[0] in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_options_of_the_training_benchmark(training_benchmark, arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        training_benchmark(list(arguments))
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert arguments[0] in error
+    assert len(error.splitlines()) == 1

@@ -11,23 +11,40 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from algorithms import presets, run
+from algorithms.run_folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "train.py"
 TINY = (
     *("ddqn", "CartPole-v1", "--num-envs", "4", "--start-steps", "200", "--update-every", "20", "--num-updates", "1"),
     *("--mini-batch-size", "16", "--test-every", "400", "--num-test-episodes", "2", "--hidden-sizes", "8"),
-    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3"),
+    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3", "--total-steps", "4_200"),
 )
+NUM_CHUNKS = 100  # of two iterations
 
 
-def start(*arguments, cwd):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def start(*arguments, cwd, environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def num_saved(folder):
+    """Return how often a checkpoint was saved."""
+    return max((int(path.name.removeprefix("step_")) for path in folder.glob("checkpoint/step_*")), default=0)
+
+
+def wait_for(process, condition):
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None and not condition():
+        time.sleep(0.01)
 
 
 def finish(process):
@@ -63,30 +80,54 @@ def test_help_shows_the_settings_of_a_pair(main, capsys):
     assert "--agent.target-entropy" in text
 
 
-def test_a_run_stopped_and_continued(tmp_path):
-    """A run leaves its files; one that gets SIGTERM saves itself, says how to go on, and goes on."""
-    process = start(*TINY, "--total-steps", "400_200", cwd=tmp_path)
-    folder = tmp_path / "runs" / "ddqn_CartPole-v1_seed3"
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None and not (folder / "metrics.jsonl").exists():
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    code, out, err = finish(process)
-    assert code == 128 + signal.SIGTERM, (out, err)
-    assert "--resume runs/ddqn_CartPole-v1_seed3" in out
-    stopped = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert stopped < 1_000
+def state_of(folder):
+    """Return every leaf of the checkpoint, by its path."""
+    state = run.restore(folder)
+    state = state._replace(key=jax.random.key_data(state.key))
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
+
+
+def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, monkeypatch):
+    """SIGKILL between and during checkpoints, then SIGTERM: whenever it is resumed, it ends as if never stopped."""
+    monkeypatch.chdir(tmp_path)
+    assert main([*TINY, "--out", "whole"]) == 0
+    folder = tmp_path / "killed"
+    command = (*TINY, "--out", "killed", "--checkpoint-seconds", "0")
+    rng = np.random.default_rng()
+    saved = []
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+        process = start(*command, cwd=tmp_path, environment=compiled_once)
+        command = ("--resume", "killed")
+        enough = num_saved(folder) + 3  # then it is under way
+        wait_for(process, lambda enough=enough: num_saved(folder) >= enough)
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(number)
+        code, out, err = finish(process)
+        saved.append(num_saved(folder))
+        assert code == (128 + number if number == signal.SIGTERM else -number), (out, err)
+    assert "continue with: python scripts/train.py --resume killed" in out
+    assert len(err.splitlines()) == 0
+    assert 3 <= saved[0] <= saved[1] - 3 <= saved[2] - 6 < NUM_CHUNKS
+
+    capsys.readouterr()
+    assert main(["--resume", "killed", "--checkpoint-seconds", "60"]) == 0
+    assert "ddqn on CartPole-v1: return" in capsys.readouterr().out
+    whole, killed = state_of("whole"), state_of("killed")
+    assert [*whole] == [*killed]
+    for name, leaf in whole.items():
+        assert (leaf.dtype, leaf.tobytes()) == (killed[name].dtype, killed[name].tobytes()), name
+    steps = [[line["steps"] for line in RunFolder(path).metrics()] for path in ("whole", "killed")]
+    assert steps[0] == steps[1] == list(range(600, 4_201, 400))
+    results = [json.loads(Path(path, "result.json").read_text()) for path in ("whole", "killed")]
+    assert results[0]["return_of_seeds"] == results[1]["return_of_seeds"]
+    assert results[0]["episodes"] == results[1]["episodes"] == 2
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
     config = json.loads((folder / "config.json").read_text())
-    config["plan"]["total_steps"] = 200 + 400 * (stopped + 2)  # the rest would take its time
+    config["plan"]["total_steps"] = 4_600  # the one setting that may be changed
     (folder / "config.json").write_text(json.dumps(config))
-    code, out, err = finish(start("--resume", folder, cwd=tmp_path))
-    assert code == 0, (out, err)
-    assert "ddqn on CartPole-v1: return" in out
-    steps = [json.loads(line)["steps"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(600, 600 + 400 * (stopped + 2), 400))
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((folder / "result.json").read_text())["steps"] == steps[-1]
+    assert main(["--resume", "killed"]) == 0
+    assert json.loads((folder / "result.json").read_text())["steps"] == 4_600
 
 
 @pytest.mark.parametrize(
@@ -115,6 +156,13 @@ def test_a_run_stopped_and_continued(tmp_path):
         (("--resume", "nothing", "--fresh-environments"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--fresh-environments"), "goes with --resume"),
         (("ddqn", "CartPole-v1", "--hindsight", "future"), "CartPole-v1 has no goals"),
+        (("ddqn", "CartPole-v1", "--sequence-length", "0"), "sequence_length"),
+        (("ddqn", "CartPole-v1", "--burn-in", "-1"), "burn_in"),
+        (("ddqn", "CartPole-v1", "--checkpoint-seconds", "-1"), "checkpoint_seconds"),
+        (("ppo", "CartPole-v1", "--memory", "gru", "--mini-batch-size", "50"), "at least 125 steps"),
+        (("--total-steps", "500", "ddqn", "CartPole-v1"), "train.py ALGORITHM ENVIRONMENT --total-steps"),
+        (("--total-steps", "500", "sac", "Pendulum-v1"), "come first"),
+        (("ddqn", "--total-steps", "500", "Acrobot-v1"), "put it before them"),
     ],
 )
 def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, arguments, message):
@@ -129,6 +177,48 @@ def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "file"]
     assert (tmp_path / "file").read_text() == "kept"
     assert not list((tmp_path / "existing").iterdir())
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was killed before its first checkpoint."""
+    folder = RunFolder(tmp_path / "run")
+    folder.create(presets.preset("ddqn", "CartPole-v1"), {"final_episodes": 7})
+    return folder
+
+
+def test_options_that_a_resumed_run_keeps(main, begun, monkeypatch):
+    found = []
+    monkeypatch.setattr(run, "_train", lambda *arguments: found.append(arguments[-2]) or sys.exit())
+    for options in ((), ("--final-episodes", "3", "--checkpoint-seconds", "9")):
+        with pytest.raises(SystemExit):
+            main(["--resume", str(begun.path), *options])
+    assert found == [run.Kept(60.0, 7), run.Kept(9.0, 3)]
+
+
+def test_settings_that_no_agent_has(main, capsys, begun):
+    path = begun.path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "agent": {"polyac": 0.9}}))
+    assert main(["--resume", str(begun.path)]) == 2
+    error = capsys.readouterr().err
+    assert "polyac" in error
+    assert "polyak" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_files_that_cannot_be_used(main, capsys, begun):
+    (begun.path / "metrics.jsonl").mkdir()
+    assert main(["--resume", str(begun.path)]) == 2
+    error = capsys.readouterr().err
+    assert "Is a directory" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_second_signal_is_one_clear_line(main, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "start", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert main(["ddqn", "CartPole-v1", "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "train.py: stopped by SIGINT at once.\n"
 
 
 @pytest.mark.parametrize(
