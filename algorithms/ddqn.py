@@ -176,20 +176,16 @@ class DDQN(struct.PyTreeNode):
 
     def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
         """Step the values, then average them into the target network and decay epsilon."""
+        (rate,) = optimization.scheduled(self.schedule, state.num_updates, self.learning_rate)
         critic, optimizer = optimization.step(
-            state.params.critic,
-            grads.critic,
-            state.optimizer.critic,
-            self.learning_rate,
-            self.max_grad_norm,
-            self.schedule,
+            state.params.critic, grads.critic, state.optimizer.critic, rate, self.max_grad_norm
         )
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, critic, self.polyak, is_due)
         decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
         epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
         after = DDQNState(DDQNParams(critic), target, DDQNParams(optimizer), epsilon, num_updates)
-        return addon.apply(self, state, grads, after)
+        return addon.apply(self, state, grads, after, state.num_updates)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self.network, params, obs)

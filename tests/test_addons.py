@@ -18,6 +18,7 @@ from algorithms import (
     SAC,
     AttractionKL,
     Discrete,
+    LinearDecay,
     Plan,
     RepulsionKL,
     RewardPrediction,
@@ -98,6 +99,32 @@ def test_attraction_and_repulsion_move_the_policy_and_rewards_are_learned(name):
     assert metrics["addon2_loss"][-1] < 0.9 * metrics["addon2_loss"][0]
     pairs = zip(jax.tree.leaves(before.params.addons), jax.tree.leaves(after.params.addons), strict=True)
     assert all(jnp.any(a != b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["ddqn", "sac", "td3", "mpo", "ppo"])
+def test_schedules_count_updates(name):
+    """Every group is stepped by its rate times the schedule's factor at that update, however often it is stepped."""
+    num_updates, num_passes = 4, 3 if name == "mpo" else 1
+    options = {"num_passes": num_passes} if name == "mpo" else {}
+    agent = AGENTS[name](addons=(RewardPrediction(),), schedule=LinearDecay(num_updates), **options)
+    agent = jb.with_parameters(agent, {rate: 1e-2 for rate in jb.parameters(agent) if "learning_rate" in rate})
+
+    @jax.jit
+    def run(state):
+        grads = jax.tree.map(jnp.ones_like, state.params)  # along which Adam steps by its rate, being always the same
+        step = lambda state, _: (agent.apply(state, grads),) * 2  # noqa: E731
+        return jax.lax.scan(step, state, length=num_updates * num_passes)[1].params
+
+    state = jax.jit(init)(agent, jax.random.key(0))
+    history = jax.tree.map(lambda one, many: np.concatenate([one[None], many]), state.params, run(state))
+    num_steps = {("td3", "actor"): 2, ("mpo", "critic"): 4, ("mpo", "temperature"): 4}  # the others never rest
+    for group in history._fields:
+        leaf = jax.tree.leaves(getattr(history, group))[0]
+        moved = (leaf[:-1] - leaf[1:]).reshape(num_updates, num_passes, -1)[..., 0]
+        factor = np.repeat(1 - np.arange(num_updates)[:, None] / num_updates, num_passes, axis=1)
+        rests = moved == 0
+        np.testing.assert_allclose(moved, np.where(rests, 0, 1e-2 * factor), rtol=1e-3, atol=1e-6, err_msg=group)
+        assert np.sum(~rests) == num_steps.get((name, group), moved.size)
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,6 @@ def test_a_step_agrees_with_optax():
 
 
 def test_a_schedule_scales_the_learning_rate():
-    params, grads = jnp.array([1.0]), jnp.array([0.5])
-    schedule, state, moved = optimization.LinearDecay(4), optimization.init(params), []
-    for _ in range(5):
-        after, state = optimization.step(params, grads, state, 0.1, None, schedule)
-        moved.append(float(params[0] - after[0]))
-    np.testing.assert_allclose(moved, [0.1, 0.075, 0.05, 0.025, 0.0], rtol=1e-4, atol=1e-7)
+    rates = [optimization.scheduled(optimization.LinearDecay(4), count, 0.1, 2) for count in range(6)]
+    np.testing.assert_allclose(rates, [[0.1, 2], [0.075, 1.5], [0.05, 1], [0.025, 0.5], [0, 0], [0, 0]], rtol=1e-6)
+    assert optimization.scheduled(None, 3, 0.1) == (0.1,)
