@@ -31,6 +31,11 @@ class History(NamedTuple):
     following: PyTree = None  # [L, ...]
     last: Any = None  # int32[L]
 
+    @property
+    def rows(self) -> PyTree:
+        """The observations `[B * L, ...]` of histories `[B, L, ...]`, each on its own."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.obs)
+
     def of(self, role: str | None) -> History:
         """Return the history as networks in this role remember it."""
         return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)

@@ -17,6 +17,9 @@ from gymnax.environments import environment, spaces
 
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Plan, Recurrent, Torso, environments, train
+from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
+from algorithms.addons.behaviors import divergence
+from algorithms.distributions import Categorical, TanhNormal
 from algorithms.masked_environments import Masked
 from algorithms.memory import History, Memory
 from algorithms.networks import QNetwork, apply_batch
@@ -212,6 +215,44 @@ def test_acting_remembers_and_forgets(name):
     for role, memory in carry[1].items():
         assert jnp.any(memory != fresh[1][role])
     assert not jnp.any(carry[1]["is_first"])
+
+
+@pytest.mark.parametrize("name", ["ddqn", "sac"])
+def test_add_ons_see_the_rows_of_sequences(name):
+    """A function and an agent without memory are behaviours for one that has a memory; only rows that count do."""
+    teacher = {"ddqn": SAC(Discrete(3), Torso((8,))), "sac": SAC(BOX, Torso((8,)))}[name]
+    known = {
+        "ddqn": lambda obs: Categorical(jax.nn.log_softmax(obs["two"])),
+        "sac": lambda obs: TanhNormal(obs["one"], 0.1 * obs["one"]),
+    }[name]
+    _, _, sample, key, _ = start(name)
+    example = jax.tree.map(lambda leaf: leaf[0, 0], (sample.batch.obs, sample.batch.action))
+    taught = behavior(teacher, jax.jit(teacher.init)(key, *example))
+    addons = AttractionKL((behavior(known),)), RepulsionKL((taught,)), RewardPrediction()
+    agent = Recurrent(AGENTS[name].replace(addons=addons))
+
+    @jax.jit
+    def run():
+        state = agent.init(key, *example)
+        grads, info = agent.gradients(state, sample, key, 0)
+        policy = agent.agent.distribution(state, flatten(sample).batch.obs)
+        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), sample.batch.obs)
+        return (
+            agent.apply(state, grads),
+            info.metrics,
+            [divergence(known, policy, rows), divergence(taught, policy, rows)],
+        )
+
+    after, metrics, expected = run()
+    counts = sample.batch.mask.reshape(-1)
+    for index, each in enumerate(expected):
+        np.testing.assert_allclose(metrics[f"addon{index}_kl"], each[counts].mean(), rtol=1e-5)
+        assert each[counts].std() > 0
+    chex.assert_tree_all_finite((after, metrics))
+    with pytest.raises(ValueError, match=r"memory.*memory=None"):
+        behavior(AGENTS[name], after)
+    with pytest.raises(ValueError, match=r"behavior\(Recurrent.*memory=None"):
+        behavior(agent, after)
 
 
 def test_stored_sequences_are_valued_as_they_were_met(key):
