@@ -19,7 +19,7 @@ import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Plan, Recurrent, Torso, environments, train
 from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
 from algorithms.addons.behaviors import divergence
-from algorithms.distributions import Categorical, TanhNormal
+from algorithms.distributions import Categorical
 from algorithms.masked_environments import Masked
 from algorithms.memory import History, Memory
 from algorithms.networks import QNetwork, apply_batch
@@ -217,19 +217,14 @@ def test_acting_remembers_and_forgets(name):
     assert not jnp.any(carry[1]["is_first"])
 
 
-@pytest.mark.parametrize("name", ["ddqn", "sac"])
-def test_add_ons_see_the_rows_of_sequences(name):
+def test_add_ons_see_the_rows_of_sequences():
     """A function and an agent without memory are behaviours for one that has a memory; only rows that count do."""
-    teacher = {"ddqn": SAC(Discrete(3), Torso((8,))), "sac": SAC(BOX, Torso((8,)))}[name]
-    known = {
-        "ddqn": lambda obs: Categorical(jax.nn.log_softmax(obs["two"])),
-        "sac": lambda obs: TanhNormal(obs["one"], 0.1 * obs["one"]),
-    }[name]
-    _, _, sample, key, _ = start(name)
+    teacher, known = SAC(Discrete(3), Torso((8,))), lambda obs: Categorical(jax.nn.log_softmax(obs["two"]))
+    _, _, sample, key, _ = start("ddqn")
     example = jax.tree.map(lambda leaf: leaf[0, 0], (sample.batch.obs, sample.batch.action))
     taught = behavior(teacher, jax.jit(teacher.init)(key, *example))
     addons = AttractionKL((behavior(known),)), RepulsionKL((taught,)), RewardPrediction()
-    agent = Recurrent(AGENTS[name].replace(addons=addons))
+    agent = Recurrent(AGENTS["ddqn"].replace(addons=addons))
 
     @jax.jit
     def run():
@@ -250,7 +245,7 @@ def test_add_ons_see_the_rows_of_sequences(name):
         assert each[counts].std() > 0
     chex.assert_tree_all_finite((after, metrics))
     with pytest.raises(ValueError, match=r"memory.*memory=None"):
-        behavior(AGENTS[name], after)
+        behavior(agent.agent, after)
     with pytest.raises(ValueError, match=r"behavior\(Recurrent.*memory=None"):
         behavior(agent, after)
 
@@ -276,6 +271,41 @@ def test_stored_sequences_are_valued_as_they_were_met(key):
     sample = buffer.sample(buffer.add(buffer.init(example), chunk), key, 16)
     q = apply_batch(QNetwork(2, GRU), state.params.critic, flatten(sample).batch.obs)
     np.testing.assert_allclose(q[:, 0], sample.batch.reward.reshape(-1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("torso", [GRU, LSTM])
+def test_the_burn_in_only_refreshes_the_memory(key, torso):
+    """Gradients are those of the later rows, begun with the refreshed memory: none goes back through the burn-in."""
+    agent, num_rows = Recurrent(DDQN(Discrete(3), torso)), 2
+    sample = sequences(agent, key)
+    mask = jnp.broadcast_to(jnp.arange(LENGTH)[None] >= num_rows, sample.batch.mask.shape)
+    sample = sample._replace(batch=sample.batch._replace(mask=mask))
+
+    @jax.jit
+    def run():
+        state = agent.init(key, *jax.tree.map(lambda leaf: leaf[0, 0], (sample.batch.obs, sample.batch.action)))
+        whole = agent.gradients(state, sample, key, 0)
+        history = flatten(sample).batch.obs
+        first = jax.tree.map(lambda leaf: leaf[:, :num_rows], history._replace(carry=None))
+        memory = agent._remember(state, first._replace(carry=history.carry), "critic", ())
+        later = jax.tree.map(lambda leaf: leaf[:, num_rows:], sample.batch._replace(extras=()))
+        later = later._replace(extras={"carry": {"critic": memory, "is_first": jnp.zeros(3, bool)}})
+        part = agent.gradients(state, sample._replace(batch=later), key, 0)
+
+        def values(obs):
+            counts = flatten(sample).weights > 0
+            return jnp.sum(
+                jnp.where(counts, agent.agent.distribution(state, history._replace(obs=obs)).log_probs[:, 0], 0)
+            )
+
+        return whole, part, jax.grad(values)(sample.batch.obs)
+
+    (grads, info), (expected, told), slopes = run()
+    chex.assert_trees_all_close(grads, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(info.priorities[:, num_rows:], told.priorities, rtol=1e-5, atol=1e-6)
+    for slope in jax.tree.leaves(slopes):
+        assert jnp.all(slope[:, :num_rows] == 0)
+        assert jnp.all(slope[:, num_rows:] != 0)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
