@@ -14,7 +14,8 @@ norm instead of errors clipped, exploration that decays with the number of updat
 
 Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
 took both from the target network); importance weights enter the loss; every environment explores on its own;
-deterministic acting never explores.
+deterministic acting never explores. Class and factory agree on all defaults that are here (the updates of an iteration,
+1 or 50, are a matter of `Plan`).
 """
 
 from __future__ import annotations
