@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agents import AGENTS, BOX, OBS, SMALL, sample
+from jax.experimental.key_reuse._core import check_key_reuse  # traces, where the public flag compiles
 
 import jaxrl_buffers as jb
 from algorithms import (
@@ -99,6 +100,30 @@ def test_attraction_and_repulsion_move_the_policy_and_rewards_are_learned(name):
     assert metrics["addon2_loss"][-1] < 0.9 * metrics["addon2_loss"][0]
     pairs = zip(jax.tree.leaves(before.params.addons), jax.tree.leaves(after.params.addons), strict=True)
     assert all(jnp.any(a != b) for a, b in pairs)
+
+
+@names
+def test_no_key_is_used_twice(name):
+    """Nor by add-ons, which fold what an agent consumes; checked one by one, as `vmap` would hide it."""
+    plain = AGENTS[name]()
+    agent = AGENTS[name](addons=(AttractionKL((skewed(plain),)), RewardPrediction(), RewardPrediction()))
+    batch, key = vectors(plain), jax.random.key(0)
+    state = jax.eval_shape(lambda key: init(agent, key), key)
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+    check_key_reuse(lambda key: init(agent, key), key)
+    check_key_reuse(lambda key: agent.act(state, batch.batch.obs, agent.initial_carry(6), key), key)
+    check_key_reuse(lambda key: agent.gradients(state, batch, key, 0), key)
+
+
+def test_a_key_that_is_used_twice_is_found():
+    class Careless(RewardPrediction):
+        def loss(self, params, policy, features, sample, key):
+            return jax.random.normal(key) + super().loss(params, policy, features, sample, key)[0], {}
+
+    agent = DDQN(Discrete(3), SMALL, addons=(Careless(),))
+    state = init(agent, jax.random.key(0))
+    with pytest.raises(jax.errors.KeyReuseError):
+        check_key_reuse(lambda key: agent.gradients(state, vectors(agent), key, 0), jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", ["ddqn", "sac", "td3", "mpo", "ppo"])

@@ -170,12 +170,19 @@ def update(agent, state, sample, key):
 
 
 @functools.cache
-def start(name):
+def initial(name):
+    """Return an agent, and its states of two seeds."""
     agent = Recurrent(AGENTS[name])
     key_init, key_sample, key = jax.random.split(jax.random.key(0), 3)
     example = jax.tree.map(lambda leaf: leaf[0], observations(key, 1))
-    action = agent.action_space.sample(key, 1)[0]
-    state = jax.jit(agent.init)(key_init, example, action)
+    init, action = jax.jit(agent.init), agent.action_space.sample(key, 1)[0]
+    return agent, [init(key, example, action) for key in (key_init, key_sample)]
+
+
+@functools.cache
+def start(name):
+    agent, (state, _) = initial(name)
+    _, key_sample, key = jax.random.split(jax.random.key(0), 3)
     return agent, state, sequences(agent, key_sample), key, jax.jit(lambda *args: update(*args))
 
 
@@ -201,6 +208,29 @@ def test_an_update_keeps_its_promises(name):
     chex.assert_trees_all_equal(jit_update(agent, state, other, key)[0], after)
     _, grads, _ = jit_update(agent, state, sample._replace(weights=jnp.zeros(3)), key)
     assert all(jnp.all(leaf == 0) for leaf in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("name", ["ddqn", "sac"])
+def test_all_hyper_parameters_are_vmapped_together(name):
+    agent, state, sample, key, jit_update = start(name)
+    leaves = {name: value for name, value in jb.parameters(agent).items() if value is not None}
+    rates = {name: 0.0 for name in leaves if "learning_rate" in name}
+    assert rates
+    many = jb.with_parameters(agent, {name: jnp.array([rates.get(name, v), v]) for name, v in leaves.items()})
+    axes = jax.tree.map(lambda _: 0, many)
+    states = jax.jit(jax.vmap(lambda agent: update(agent, state, sample, key)[0], in_axes=(axes,)))(many)
+    still, moved = (jax.tree.map(lambda leaf: leaf[index], states) for index in range(2))  # noqa: B023
+    chex.assert_trees_all_equal(still.params, state.params)
+    chex.assert_trees_all_close(moved, jit_update(agent, state, sample, key)[0], rtol=1e-3, atol=1e-5)
+
+
+@names
+def test_seeds_give_other_parameters(name):
+    one, two = initial(name)[1]
+    pairs = zip(jax.tree.leaves_with_path(one.params), jax.tree.leaves(two.params), strict=True)
+    drawn = [(a, b) for (path, a), b in pairs if "kernel" in jax.tree_util.keystr(path)]
+    assert len(drawn) >= 4
+    assert all(jnp.any(a != b) for a, b in drawn)
 
 
 @names
