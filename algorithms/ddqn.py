@@ -14,7 +14,8 @@ norm instead of errors clipped, exploration that decays with the number of updat
 
 Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
 took both from the target network); importance weights enter the loss; every environment explores on its own;
-deterministic acting never explores.
+deterministic acting never explores. Class and factory agree on all defaults that are here (the updates of an iteration,
+1 or 50, are a matter of `Plan`).
 """
 
 from __future__ import annotations
@@ -176,20 +177,16 @@ class DDQN(struct.PyTreeNode):
 
     def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
         """Step the values, then average them into the target network and decay epsilon."""
+        (rate,) = optimization.scheduled(self.schedule, state.num_updates, self.learning_rate)
         critic, optimizer = optimization.step(
-            state.params.critic,
-            grads.critic,
-            state.optimizer.critic,
-            self.learning_rate,
-            self.max_grad_norm,
-            self.schedule,
+            state.params.critic, grads.critic, state.optimizer.critic, rate, self.max_grad_norm
         )
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, critic, self.polyak, is_due)
         decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
         epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
         after = DDQNState(DDQNParams(critic), target, DDQNParams(optimizer), epsilon, num_updates)
-        return addon.apply(self, state, grads, after)
+        return addon.apply(self, state, grads, after, state.num_updates)
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self.network, params, obs)

@@ -132,11 +132,12 @@ def apply(
     state: DeterministicState, grads: ActorCritics, rates: Rates, moves_policy: Any, moves_target: Any
 ) -> DeterministicState:
     """Step the critics, the policy where `moves_policy`, and average both into the targets where `moves_target`."""
-    limit, schedule = rates.max_grad_norm, rates.schedule
+    limit = rates.max_grad_norm
+    rate_q, rate_pi = optimization.scheduled(rates.schedule, state.num_updates, rates.q, rates.pi)
     critics, optimizer_q = optimization.step(
-        state.params.critics, grads.critics, state.optimizer.critics, rates.q, limit, schedule
+        state.params.critics, grads.critics, state.optimizer.critics, rate_q, limit
     )
-    policy = optimization.step(state.params.actor, grads.actor, state.optimizer.actor, rates.pi, limit, schedule)
+    policy = optimization.step(state.params.actor, grads.actor, state.optimizer.actor, rate_pi, limit)
     actor, optimizer_pi = optimization.where(moves_policy, policy, (state.params.actor, state.optimizer.actor))
     params = ActorCritics(actor, critics)
     target = optimization.polyak(state.target, params, rates.polyak, moves_target)

@@ -30,6 +30,12 @@ class History(NamedTuple):
     is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
     following: PyTree = None  # [L, ...]
     last: Any = None  # int32[L]
+    is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient goes back through them
+
+    @property
+    def rows(self) -> PyTree:
+        """The observations `[B * L, ...]` of histories `[B, L, ...]`, each on its own."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.obs)
 
     def of(self, role: str | None) -> History:
         """Return the history as networks in this role remember it."""
@@ -70,7 +76,9 @@ class Memory(nn.Module):
         return jnp.zeros((self.size,) if self.kind == "gru" else (2, self.size), jnp.float32)
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, carry: PyTree, is_first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, inputs: jax.Array, carry: PyTree, is_first: jax.Array, is_burn_in: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Go through `inputs` `[M, F]`, of which the first `L` are the rows of a history and the others successors.
 
         Returns:
@@ -86,13 +94,15 @@ class Memory(nn.Module):
         weights = tuple(zip(jnp.split(kernel, num_gates, axis=-1), jnp.split(bias, num_gates), strict=True))
 
         def step(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
-            gates, is_first = row
-            # Told is what came in: if the next carry were, XLA would compute it twice.
-            return cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights), carry
+            gates, is_first, is_burn_in = row
+            after = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights)
+            if is_burn_in is not None:
+                after = jnp.where(is_burn_in, jax.lax.stop_gradient(after), after)
+            return after, carry  # told is what came in: if the next carry were, XLA would compute it twice
 
         num_rows = is_first.shape[0]
         rows, successors = (tuple(gate[part] for gate in gates) for part in (slice(num_rows), slice(num_rows, None)))
-        last, before = jax.lax.scan(step, self.carry if carry is None else carry, (rows, is_first))
+        last, before = jax.lax.scan(step, self.carry if carry is None else carry, (rows, is_first, is_burn_in))
         carries = jnp.concatenate([before[1:], last[None]])
         if inputs.shape[0] > num_rows:
             carries = jax.vmap(cell, in_axes=(0, 0, None))(successors, carries, weights)

@@ -220,8 +220,9 @@ class MPO(struct.PyTreeNode):
         """Step policy and multipliers; the critic with the first pass, temperature and targets behind the last."""
         rates = (self.learning_rate_pi, self.learning_rate_q, self.learning_rate_dual, self.learning_rate_dual)
         limits = (self.max_grad_norm, self.max_grad_norm, None, None)
-        schedules = (self.schedule,) * 4
-        stepped = MPOParams(*map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules))
+        num_before = state.num_updates // self.num_passes
+        rates = optimization.scheduled(self.schedule, num_before, *rates)
+        stepped = MPOParams(*map(optimization.step, state.params, grads, state.optimizer, rates, limits))
         if self.num_passes > 1:
             index, before = state.num_updates % self.num_passes, list(zip(state.params, state.optimizer, strict=True))
             stepped = stepped._replace(
@@ -236,7 +237,7 @@ class MPO(struct.PyTreeNode):
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32), 1) * self.num_passes
         num_updates, is_due = optimization.count(state.num_updates, interval)
         target = optimization.polyak(state.target, MPOTarget(params.actor, params.critic), self.polyak, is_due)
-        return addon.apply(self, state, grads, MPOState(params, target, optimizer, num_updates))
+        return addon.apply(self, state, grads, MPOState(params, target, optimizer, num_updates), num_before)
 
     @property
     def is_discrete(self) -> bool:

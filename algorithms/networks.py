@@ -72,7 +72,7 @@ class Encoder(nn.Module):
         x, carry = self._flatten(rows, 1), ()
         if self.memory is not None:
             x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
-            carry, x = Memory(self.memory, self.memory_size)(x, obs.carry, obs.is_first)
+            carry, x = Memory(self.memory, self.memory_size)(x, obs.carry, obs.is_first, obs.is_burn_in)
         elif obs.following is not None:
             x = x[obs.is_first.shape[0] :]
         return (x if obs.last is None else x[obs.last]), carry

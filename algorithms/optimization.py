@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import optax
 from jaxrl_buffers.types import PyTree, Scalar
 
 _ADAM = optax.scale_by_adam()
-Schedule = Callable[[jax.Array], jax.Array]  # from the number of steps taken to a factor; any of optax's will do
+Schedule = Callable[[jax.Array], jax.Array]  # from the number of updates made to a factor; any of optax's will do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +45,24 @@ def step(
     state: optax.ScaleByAdamState,
     learning_rate: Scalar,
     max_grad_norm: Scalar | None = None,
-    schedule: Schedule | None = None,
 ) -> tuple[PyTree, optax.ScaleByAdamState]:
-    """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`.
-
-    The learning rate is multiplied by `schedule`, a function of the number of steps taken before.
-    """
+    """Take one step of Adam, along gradients whose global norm is first brought down to `max_grad_norm`."""
     rate = jnp.asarray(learning_rate, jnp.float32)
-    if schedule is not None:
-        rate = rate * schedule(jnp.asarray(state.count))
     if max_grad_norm is not None:
         grads = clip_by_global_norm(grads, max_grad_norm)
     updates, after = _ADAM.update(grads, state)
     return jax.tree.map(lambda param, update: param - rate * update, params, updates), after  # pyright: ignore[reportReturnType]
+
+
+def scheduled(schedule: Schedule | None, num_updates: Any, *rates: Scalar) -> tuple[Scalar, ...]:
+    """Multiply learning rates by the schedule's factor after `num_updates` updates of the agent.
+
+    Adam's own count would not do: a group may rest at some updates, or take several steps in one.
+    """
+    if schedule is None:
+        return rates
+    factor = schedule(jnp.asarray(num_updates))
+    return tuple(jnp.asarray(rate, jnp.float32) * factor for rate in rates)
 
 
 def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:

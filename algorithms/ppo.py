@@ -164,11 +164,12 @@ class PPO(struct.PyTreeNode):
 
     def apply(self, state: PPOState, grads: PPOParams) -> PPOState:
         """Step actor and critic."""
-        rates, limits = (self.learning_rate_pi, self.learning_rate_v), (self.max_grad_norm, self.max_grad_norm)
-        schedules = (self.schedule, self.schedule)
-        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules)
+        num_updates = state.optimizer.actor.count  # no group ever rests
+        rates = optimization.scheduled(self.schedule, num_updates, self.learning_rate_pi, self.learning_rate_v)
+        limits = (self.max_grad_norm, self.max_grad_norm)
+        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits)
         after = PPOState(*(PPOParams(*groups) for groups in zip(*stepped, strict=True)))
-        return addon.apply(self, state, grads, after)
+        return addon.apply(self, state, grads, after, num_updates)
 
     @property
     def policy(self) -> Policy:

@@ -3,8 +3,8 @@
 Every network has a memory of its own. While acting, all of them are carried along and stored with each step as
 `extras["carry"]`, and are emptied by the loop where an episode ends. Off-policy agents learn from sequences
 (`jaxrl_buffers.Sequence`): networks start from the carries stored with the first row, and the burn-in refreshes what
-has become stale since (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from whole columns
-of a rollout.
+has become stale since, without gradient (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from
+whole columns of a rollout.
 
 The agent inside tells its `torso`, and the `roles` of its networks with the axes by which they are stacked. It is one
 that was written for single steps. It is handed the rows of all sequences as one flat batch,
@@ -146,6 +146,7 @@ def flatten(sample: Sample, n_step: int = 1) -> Sample:
     rows = batch._replace(obs=(), extras=extras)
     following = {}
     if isinstance(batch, Batch):
+        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # rows before the first that counts
         reward, discount, last = sum_steps(batch.reward, batch.discount, batch.mask, n_step)
         rows = rows._replace(next_obs=(), reward=reward, discount=discount)
         following = {"next_obs": history._replace(following=batch.next_obs, last=last)}

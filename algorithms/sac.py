@@ -194,12 +194,13 @@ class SAC(struct.PyTreeNode):
         """Step critics, actor and temperature, then average the critics into their targets."""
         rates = (self.learning_rate_pi, self.learning_rate_q, self.learning_rate_alpha if self.learns_alpha else 0.0)
         limits = (self.max_grad_norm, self.max_grad_norm, None)
-        schedules = (self.schedule,) * 3
-        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits, schedules)
+        rates = optimization.scheduled(self.schedule, state.num_updates, *rates)
+        stepped = map(optimization.step, state.params, grads, state.optimizer, rates, limits)
         params, optimizer = (SACParams(*groups) for groups in zip(*stepped, strict=True))
         num_updates, is_due = optimization.count(state.num_updates, self.target_update_interval)
         target = optimization.polyak(state.target, params.critics, self.polyak, is_due)
-        return addon.apply(self, state, grads, SACState(params, target, optimizer, num_updates))
+        after = SACState(params, target, optimizer, num_updates)
+        return addon.apply(self, state, grads, after, state.num_updates)
 
     def _target(self, state: SACState, sample: Sample, noise: Any) -> jax.Array:
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)

@@ -143,7 +143,7 @@ class TD3(struct.PyTreeNode):
         rates = Rates(self.learning_rate_q, self.learning_rate_pi, self.max_grad_norm, self.polyak, self.schedule)
         is_due = optimization.is_due(state.num_updates, self.target_update_interval)
         after = deterministic.apply(state, grads, rates, moves_policy=is_due, moves_target=is_due)
-        return addon.apply(self, state, grads, after)
+        return addon.apply(self, state, grads, after, state.num_updates)
 
     @property
     def _noise(self) -> exploration.Noise:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agents import AGENTS, BOX, OBS, SMALL, sample
+from jax.experimental.key_reuse._core import check_key_reuse  # traces, where the public flag compiles
 
 import jaxrl_buffers as jb
 from algorithms import (
@@ -18,6 +19,7 @@ from algorithms import (
     SAC,
     AttractionKL,
     Discrete,
+    LinearDecay,
     Plan,
     RepulsionKL,
     RewardPrediction,
@@ -98,6 +100,56 @@ def test_attraction_and_repulsion_move_the_policy_and_rewards_are_learned(name):
     assert metrics["addon2_loss"][-1] < 0.9 * metrics["addon2_loss"][0]
     pairs = zip(jax.tree.leaves(before.params.addons), jax.tree.leaves(after.params.addons), strict=True)
     assert all(jnp.any(a != b) for a, b in pairs)
+
+
+@names
+def test_no_key_is_used_twice(name):
+    """Nor by add-ons, which fold what an agent consumes; checked one by one, as `vmap` would hide it."""
+    plain = AGENTS[name]()
+    agent = AGENTS[name](addons=(AttractionKL((skewed(plain),)), RewardPrediction(), RewardPrediction()))
+    batch, key = vectors(plain), jax.random.key(0)
+    state = jax.eval_shape(lambda key: init(agent, key), key)
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+    check_key_reuse(lambda key: init(agent, key), key)
+    check_key_reuse(lambda key: agent.act(state, batch.batch.obs, agent.initial_carry(6), key), key)
+    check_key_reuse(lambda key: agent.gradients(state, batch, key, 0), key)
+
+
+def test_a_key_that_is_used_twice_is_found():
+    class Careless(RewardPrediction):
+        def loss(self, params, policy, features, sample, key):
+            return jax.random.normal(key) + super().loss(params, policy, features, sample, key)[0], {}
+
+    agent = DDQN(Discrete(3), SMALL, addons=(Careless(),))
+    state = init(agent, jax.random.key(0))
+    with pytest.raises(jax.errors.KeyReuseError):
+        check_key_reuse(lambda key: agent.gradients(state, vectors(agent), key, 0), jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", ["ddqn", "sac", "td3", "mpo", "ppo"])
+def test_schedules_count_updates(name):
+    """Every group is stepped by its rate times the schedule's factor at that update, however often it is stepped."""
+    num_updates, num_passes = 4, 3 if name == "mpo" else 1
+    options = {"num_passes": num_passes} if name == "mpo" else {}
+    agent = AGENTS[name](addons=(RewardPrediction(),), schedule=LinearDecay(num_updates), **options)
+    agent = jb.with_parameters(agent, {rate: 1e-2 for rate in jb.parameters(agent) if "learning_rate" in rate})
+
+    @jax.jit
+    def run(state):
+        grads = jax.tree.map(jnp.ones_like, state.params)  # along which Adam steps by its rate, being always the same
+        step = lambda state, _: (agent.apply(state, grads),) * 2  # noqa: E731
+        return jax.lax.scan(step, state, length=num_updates * num_passes)[1].params
+
+    state = jax.jit(init)(agent, jax.random.key(0))
+    history = jax.tree.map(lambda one, many: np.concatenate([one[None], many]), state.params, run(state))
+    num_steps = {("td3", "actor"): 2, ("mpo", "critic"): 4, ("mpo", "temperature"): 4}  # the others never rest
+    for group in history._fields:
+        leaf = jax.tree.leaves(getattr(history, group))[0]
+        moved = (leaf[:-1] - leaf[1:]).reshape(num_updates, num_passes, -1)[..., 0]
+        factor = np.repeat(1 - np.arange(num_updates)[:, None] / num_updates, num_passes, axis=1)
+        rests = moved == 0
+        np.testing.assert_allclose(moved, np.where(rests, 0, 1e-2 * factor), rtol=1e-3, atol=1e-6, err_msg=group)
+        assert np.sum(~rests) == num_steps.get((name, group), moved.size)
 
 
 @pytest.mark.parametrize(

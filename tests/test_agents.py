@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from agents import AGENTS, OBS, OFF_POLICY, observations, sample
 
@@ -17,6 +20,9 @@ from algorithms.settings import ACTION_SPACES
 
 names = pytest.mark.parametrize("name", AGENTS)
 off_policy_names = pytest.mark.parametrize("name", OFF_POLICY)
+
+
+DUALS = ("temperature", "multipliers")
 
 
 def init(agent, key):
@@ -115,14 +121,30 @@ def test_hyper_parameters_are_leaves(name):
 def test_each_learning_rate_moves_its_own_group(name):
     """Row 44."""
     agent, state, batch, key, jit_update = start(name)
-    critic = "critics" if hasattr(state.params, "critics") else "critic"
-    groups = {"learning_rate_q": critic, "learning_rate_pi": "actor", "learning_rate_alpha": "log_alpha"}
-    groups = {rate: group for rate, group in groups.items() if rate in jb.parameters(agent)}
-    for rate in groups:
+    rates = {"actor": "pi", "critic": "q", "critics": "q", "log_alpha": "alpha"} | dict.fromkeys(DUALS, "dual")
+    rates |= {"critic": "v"} if name.startswith("ppo") else {}
+    rates = {group: f"learning_rate_{rate}" for group, rate in rates.items()}
+    rates = {"critic": "learning_rate"} if name.startswith("ddqn") else rates
+    rates = {group: rates[group] for group in state.params._fields if group != "addons"}
+    assert set(rates.values()) == {parameter for parameter in jb.parameters(agent) if "learning_rate" in parameter}
+    for rate in set(rates.values()):
         after, *_ = jit_update(agent.replace(**{rate: 0.0}), state, batch, key)
-        for other, group in groups.items():
+        for group, own in rates.items():
             pairs = zip(*(jax.tree.leaves(getattr(s.params, group)) for s in (state, after)), strict=True)
-            assert all(jnp.any(a != b) == (other != rate) for a, b in pairs)
+            assert all(jnp.any(a != b) == (own != rate) for a, b in pairs)
+
+
+@names
+def test_every_network_is_clipped_by_its_own_norm(name):
+    """Row 42: policy and critics apart, temperatures and multipliers not at all; Adam's first mean tells."""
+    agent, state, batch, key, jit_update = start(name)
+    after, grads, _ = jit_update(agent.replace(max_grad_norm=1e-3), state, batch, key)
+    for group in state.params._fields[:-1]:
+        means, gradient = (getattr(tree, group) for tree in (after.optimizer, grads))
+        norm = optax.tree.norm(gradient)
+        assert norm > 1e-3
+        scale = 1.0 if group in ("log_alpha", *DUALS) else 1e-3 / norm
+        chex.assert_trees_all_close(means.mu, jax.tree.map(lambda leaf: 0.1 * scale * leaf, gradient), rtol=1e-4)  # noqa: B023
 
 
 @names
@@ -194,6 +216,35 @@ def test_the_wrong_action_space_is_refused(name):
     wrong = next(space for space in (Discrete(2), Box((-1.0,), (1.0,)), None) if not isinstance(space, fitting))
     with pytest.raises(ValueError, match="action space"):
         type(AGENTS[name]())(wrong)
+
+
+@pytest.mark.parametrize("name", ["ddqn", "ddpg", "td3", "sac", "mpo", "ppo"])
+def test_every_algorithm_tells_how_it_differs(name):
+    told = inspect.getmodule(type(AGENTS[name]())).__doc__
+    assert re.search(r"^Differences from the papers?: ", told, re.MULTILINE)
+    assert re.search(r"^Differences from PyTorchRL: ", told, re.MULTILINE)
+    assert re.search(r"https://arxiv.org/abs/\d+", told)
+
+
+COMMON = {"polyak": 0.995, "target_update_interval": 1, "max_grad_norm": 0.5}
+RATES = {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ddqn", COMMON | {"learning_rate": 1e-4, "initial_epsilon": 1.0, "epsilon_decay": 0.999}),
+        ("ddpg", COMMON | RATES | {"learning_rate_q": 1e-3}),  # the factory's; the class has 1e-4
+        ("td3", COMMON | RATES | {"target_update_interval": 2}),  # the paper's
+        ("sac", COMMON | RATES | {"learning_rate_alpha": 1e-4, "initial_alpha": 1.0, "target_entropy": None}),
+        ("mpo", COMMON | RATES | {"max_grad_norm": 0.1, "dual_constraint": 0.1, "kl_mean_constraint": 0.01}),
+    ],
+)
+def test_defaults_are_those_of_the_original(name, expected):
+    """Where its class and its factory differ, the module's docstring says which was taken."""
+    agent = AGENTS[name]()
+    assert {key: getattr(agent, key) for key in expected} == expected
+    assert "lass" in inspect.getmodule(type(agent)).__doc__.split("Differences from PyTorchRL")[1]
 
 
 def test_optimizer_state_has_no_learning_rate():

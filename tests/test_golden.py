@@ -45,22 +45,29 @@ def stacked(*networks):
 
 
 def told(agent, action, weights=(1.0, 0.5), **params):
-    """Return the metrics and priorities of an agent whose networks are replaced."""
+    """Return the metrics and priorities of an agent whose networks are replaced.
+
+    The loss of one of two critics is that of an agent with this one twice, whose targets are as before.
+    """
 
     @jax.jit
-    def run():
+    def run(online):
         state = agent.init(jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32), agent.action_space.example)
         new = state.params._replace(**params)
         groups = (new, getattr(new, "critics", None), getattr(new, "critic", None))
         target = next(group for group in groups if jax.tree.structure(group) == jax.tree.structure(state.target))
         target = jax.tree.map(jnp.copy, target)
         assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state.params)
-        return agent.gradients(
-            state._replace(params=new, target=target), sample(action, weights), jax.random.key(1), 0
-        )[1]
+        state = state._replace(params=new._replace(**online), target=target)
+        return agent.gradients(state, sample(action, weights), jax.random.key(1), 0)[1]
 
-    info = run()
-    return {**info.metrics, "errors": info.priorities}
+    info = run(params)
+    losses = {}
+    if isinstance(agent, (SAC, TD3)):
+        for index in range(2):
+            twice = jax.tree.map(lambda leaf: leaf[jnp.array([index, index])], params["critics"])  # noqa: B023
+            losses[f"loss_q{index + 1}"] = run(params | {"critics": twice}).metrics["loss_q"]
+    return {**info.metrics, **losses, "errors": info.priorities}
 
 
 def check(found, **expected):
@@ -85,7 +92,7 @@ def test_td3():
     """Row 38."""
     params = {"actor": linear(ACTOR), "critics": stacked(linear(CRITIC_1), linear(CRITIC_2))}
     found = told(TD3(BOX, LINEAR, smoothing_scale=0.0), CONTINUOUS, **params)
-    check(found, loss_q=0.283050, errors=[0.31, 1.0], loss_pi=-1.190399)
+    check(found, loss_q=0.283050, loss_q1=0.268050, loss_q2=0.298050, errors=[0.31, 1.0], loss_pi=-1.190399)
 
 
 def discrete_sac(**options):
@@ -97,7 +104,8 @@ def discrete_sac(**options):
 def test_discrete_sac():
     """Row 39. The original's errors are known to four digits."""
     found = discrete_sac(target_entropy_ratio=0.98)
-    check(found, loss_q=0.599394, loss_pi=-0.877314, loss_alpha=0.052668, alpha=0.5)
+    check(found, loss_q=0.599394, loss_q1=0.876272, loss_q2=0.322515)
+    check(found, loss_pi=-0.877314, loss_alpha=0.052668, alpha=0.5)
     np.testing.assert_allclose(found["errors"], [0.75, 1.0], atol=1e-4)
     np.testing.assert_allclose(found["entropy"], 0.9753, atol=1e-4)
 

@@ -12,7 +12,7 @@ import pytest
 from test_in_place import whole_array_operations
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, SAC, Plan, Torso, environments, loop, train
+from algorithms import DDQN, MPO, SAC, Plan, Torso, environments, loop, train
 
 ENV = environments.make("CartPole-v1")
 AGENT = DDQN(ENV.action_space, Torso((8,)), learning_rate=1e-2)
@@ -120,14 +120,24 @@ def test_stored_rows_follow_one_another():
     assert not jnp.any(follows[both & ended])
 
 
-def test_sampled_rows_get_the_errors_as_priorities():
-    state, keys = begun(), (jax.random.key(7), jax.random.key(8))
-    sample = BUFFER.sample(state.buffer, keys[0], 8)
-    _, info = jax.jit(lambda: AGENT.gradients(state.agent, sample, keys[1], 0))()
-    _, after, metrics = jax.jit(lambda: loop.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8))()
-    expected = BUFFER.update_priorities(state.buffer, sample.handle, info.priorities)
-    chex.assert_trees_all_close(after.sampler, expected.sampler, rtol=1e-5)
-    np.testing.assert_allclose(metrics["priority"], jnp.mean(info.priorities), rtol=1e-5)
+@pytest.mark.parametrize("agent", [AGENT, MPO(ENV.action_space, Torso((8,)), num_passes=3)], ids=["ddqn", "mpo"])
+def test_a_train_step_is_a_sample_gradients_and_their_application(agent):
+    """Sampled rows get the errors of the first pass as priorities; passes are made one after the other."""
+    buffer, keys = begun().buffer, (jax.random.key(7), jax.random.key(8))
+    state = jax.jit(lambda key: agent.init(key, ENV.obs, ENV.action_space.example))(jax.random.key(2))
+    sample = BUFFER.sample(buffer, keys[0], 8)
+    gradients = jax.jit(lambda state, index: agent.gradients(state, sample, keys[1], index), static_argnums=1)
+    apply, expected, infos = jax.jit(lambda state, grads: agent.apply(state, grads)), state, []
+    for index in range(agent.num_passes):
+        grads, info = gradients(expected, index)
+        expected = apply(expected, grads)
+        infos.append(info)
+    found, after, metrics = jax.jit(lambda: loop.train_step(agent, BUFFER, state, buffer, *keys, 8))()
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert found.num_updates == agent.num_passes
+    updated = BUFFER.update_priorities(buffer, sample.handle, infos[0].priorities)
+    chex.assert_trees_all_close(after.sampler, updated.sampler, rtol=1e-5)
+    np.testing.assert_allclose(metrics["priority"], jnp.mean(infos[0].priorities), rtol=1e-5)
 
 
 def test_keys_are_never_reused():

@@ -6,9 +6,13 @@ import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 import rlax
+from agents import AGENTS, sample
+from scipy import stats
 
-from algorithms import losses, optimization
+from algorithms import Torso, losses, optimization
 from algorithms.distributions import TanhNormal
 
 
@@ -94,6 +98,18 @@ def test_tanh_normal_agrees_with_distrax():
     np.testing.assert_allclose(jax.vmap(ours.log_prob)(action[inside]), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("mean", "log_std"), [(0.3, 0.1), (-1.0, -0.5)])
+def test_the_density_of_squashed_actions_is_that_of_numerical_integration(mean, log_std):
+    """Row 39: it integrates to 1 over actions, and is the slope of the share of draws below an action."""
+    policy, width = TanhNormal.of(jnp.full(1, mean), jnp.full(1, log_std)), 2 / 4_000
+    action = np.linspace(-1 + width / 2, 1 - width / 2, 4_000)
+    density = np.exp(jax.vmap(policy.log_prob)(jnp.asarray(action, jnp.float32)[:, None]))
+    np.testing.assert_allclose(np.sum(density) * width, 1, rtol=1e-3)
+    middle = action[100:-100]
+    below = [stats.norm.cdf(np.arctanh(middle + step), mean, np.exp(log_std)) for step in (-1e-5, 1e-5)]
+    np.testing.assert_allclose(density[100:-100], (below[1] - below[0]) / 2e-5, rtol=1e-3, atol=1e-4)
+
+
 def test_tanh_normal_stays_finite_where_it_saturates():
     policy = TanhNormal.of(jnp.array([50.0]), jnp.array([30.0]))
     value, grads = jax.value_and_grad(lambda mean: TanhNormal.of(mean, policy.log_std).transform(jnp.ones(1))[1].sum())(
@@ -136,8 +152,6 @@ def test_clipping_by_the_norm_of_all_leaves():
 
 
 def test_a_step_agrees_with_optax():
-    import optax
-
     params, grads = {"w": jnp.array([1.0, -2.0])}, {"w": jnp.array([0.5, 0.1])}
     ours, state = params, optimization.init(params)
     oracle = optax.adam(1e-2)
@@ -150,9 +164,44 @@ def test_a_step_agrees_with_optax():
 
 
 def test_a_schedule_scales_the_learning_rate():
-    params, grads = jnp.array([1.0]), jnp.array([0.5])
-    schedule, state, moved = optimization.LinearDecay(4), optimization.init(params), []
-    for _ in range(5):
-        after, state = optimization.step(params, grads, state, 0.1, None, schedule)
-        moved.append(float(params[0] - after[0]))
-    np.testing.assert_allclose(moved, [0.1, 0.075, 0.05, 0.025, 0.0], rtol=1e-4, atol=1e-7)
+    rates = [optimization.scheduled(optimization.LinearDecay(4), count, 0.1, 2) for count in range(6)]
+    np.testing.assert_allclose(rates, [[0.1, 2], [0.075, 1.5], [0.05, 1], [0.025, 0.5], [0, 0], [0, 0]], rtol=1e-6)
+    assert optimization.scheduled(None, 3, 0.1) == (0.1,)
+
+
+@pytest.mark.parametrize("name", ["ddqn", "sac", "mpo_discrete"])
+def test_gradients_are_those_of_finite_differences(name):
+    """Along any direction, the losses that are told change as the gradients say."""
+    agent = AGENTS[name]().replace(torso=Torso((8,), activation="tanh"))  # relu has kinks
+    drawn = sample(agent, jax.random.key(1))
+    batch = drawn.batch._replace(obs=drawn.batch.obs["x"], next_obs=drawn.batch.next_obs["x"])
+    drawn = drawn._replace(batch=batch, weights=jnp.linspace(0.5, 1.5, 6))
+    losses_of = {
+        "critic": lambda metrics: metrics["loss_q"],
+        "critics": lambda metrics: metrics["loss_q"],
+        "actor": lambda metrics: metrics["loss_pi"],
+        "log_alpha": lambda metrics: metrics["loss_alpha"],
+        "temperature": lambda metrics: metrics["loss_temperature"],
+    }
+    if name == "mpo_discrete":  # whose metrics are not weighted; multipliers are fixed while the policy learns
+        drawn = drawn._replace(weights=jnp.ones(6))
+        losses_of["actor"] = lambda metrics: metrics["loss_pi"] + metrics["multiplier"] * metrics["kl"]
+
+    gradients = jax.jit(lambda state: agent.gradients(state, drawn, jax.random.key(2), 0))
+    state = jax.jit(lambda key: agent.init(key, batch.obs[0], batch.action[0]))(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    nudge = lambda leaf, scale: jnp.asarray(scale * rng.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
+    state = state._replace(params=jax.tree.map(lambda leaf: leaf + nudge(leaf, 0.3), state.params))
+    grads, _ = gradients(state)
+    for group in set(losses_of) & set(state.params._fields):
+        at, step = getattr(state.params, group), 3e-2
+        direction = jax.tree.map(lambda leaf: nudge(leaf, 1.0), at)
+        direction = jax.tree.map(lambda leaf: leaf / optax.tree.norm(direction), direction)  # noqa: B023
+        ends = [jax.tree.map(lambda leaf, d: leaf + sign * step * d, at, direction) for sign in (-1, 1)]  # noqa: B023
+        values = [
+            losses_of[group](gradients(state._replace(params=state.params._replace(**{group: end})))[1].metrics)
+            for end in ends
+        ]
+        slope = optax.tree.vdot(getattr(grads, group), direction)
+        np.testing.assert_allclose(slope, (values[1] - values[0]) / (2 * step), rtol=0.02, atol=2e-4, err_msg=group)
+        assert abs(slope) > 1e-3

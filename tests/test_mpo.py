@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import chex
@@ -10,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agents import AGENTS, sample
+from agents import AGENTS, BOX, sample
 
 import jaxrl_buffers as jb
-from algorithms import mpo_losses, optimization
+from algorithms import MPO, Torso, mpo_losses, optimization
 from algorithms.distributions import Categorical, Normal
 from algorithms.mpo_losses import Candidates
 
@@ -244,7 +245,7 @@ def test_every_hyper_parameter_takes_effect(name):
 
 
 def test_targets_are_expected_values():
-    """`y = r + discount * sum_a pi_t(a | s') Q_t(s', a)`, from one critic."""
+    """`y = r + discount * sum_a pi_t(a | s') Q_t(s', a)`, from one critic; priorities are `|Q(s, a) - y|`."""
     agent = AGENTS["mpo_discrete"]()
 
     @jax.jit
@@ -254,8 +255,41 @@ def test_targets_are_expected_values():
         probs = jnp.exp(agent.policy.distribution(state.target.actor, batch.next_obs).log_probs)
         q = jax.vmap(agent._critic.apply, in_axes=(None, 0))(state.target.critic, batch.next_obs)
         expected = batch.reward + batch.discount * jnp.sum(probs * q, axis=1)
-        return expected, agent._target(state, drawn, jax.random.key(0)), state.params.critic
+        q = jax.vmap(agent._critic.apply, in_axes=(None, 0))(state.params.critic, batch.obs)
+        error = jnp.abs(jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0] - expected)
+        told = agent.gradients(state, drawn, jax.random.key(1), 0)[1].priorities
+        return (expected, agent._target(state, drawn, jax.random.key(0))), (error, told), state.params.critic
 
-    expected, target, critic = targets()
-    np.testing.assert_allclose(target, expected, rtol=1e-5)
+    target, error, critic = targets()
+    np.testing.assert_allclose(*target, rtol=1e-5)
+    np.testing.assert_allclose(*error, rtol=1e-5)
     chex.assert_shape(critic["params"]["Dense_0"]["kernel"], (8, 3))  # no axis of critics
+
+
+def test_the_penalty_draws_the_policy_back_into_the_bounds():
+    """Where nothing is to be gained by values, the mean of a policy outside of the bounds moves inwards."""
+    outside = jnp.array([1.3, -1.3])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def slope(is_penalized):
+        agent = MPO(BOX, Torso(()), num_samples=500, is_penalized=is_penalized, initial_temperature=0.05)
+        state, batch = start(agent)
+        flat = jax.tree.map(jnp.zeros_like, (state.params.actor, state.params.critic))
+        actor = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jnp.append(outside, jnp.full(2, -1.5)) if "bias" in str(path) else leaf, flat[0]
+        )
+        params = state.params._replace(actor=actor, critic=flat[1])
+        state = state._replace(params=params, target=state.target._replace(actor=actor, critic=flat[1]))
+        candidates = agent._candidates(state.target, batch.batch.obs, jax.random.key(1))
+        grads, _ = agent.gradients(state, batch, jax.random.key(1), 0)
+        return candidates, jax.tree.leaves(grads.actor)[0][:2], params.temperature
+
+    candidates, inwards, temperature = slope(True)
+    beyond = np.maximum(np.abs(candidates.action) - 1, 0)
+    np.testing.assert_allclose(candidates.objectives[:, 1], -np.sqrt(np.sum(beyond**2, axis=-1)), atol=1e-5)
+    assert temperature.shape == (2,)
+    candidates, free, temperature = slope(False)
+    assert candidates.objectives.shape[1] == 1
+    assert temperature.shape == (1,)
+    assert np.all(np.sign(inwards) == np.sign(outside))  # steps go against it
+    assert np.all(np.abs(free) < 0.1 * np.abs(inwards))

@@ -31,7 +31,8 @@ AGENTS = {
     "td3": TD3(BOX, SMALL, noise_scale=0.5, **FAST),
     "mpo": MPO(BOX, SMALL, num_samples=10, kl_variance_constraint=0.01, **FAST),
     "mpo_discrete": MPO(Discrete(2), SMALL, **FAST),
-    "ppo": PPO(Discrete(2), SMALL, learning_rate_pi=3e-3, learning_rate_v=3e-3, max_grad_norm=10.0),
+    "ppo": PPO(BOX, SMALL, learning_rate_v=3e-3),  # a faster policy narrows before it has found the best action
+    "ppo_discrete": PPO(Discrete(2), SMALL, learning_rate_pi=3e-3, learning_rate_v=3e-3, max_grad_norm=10.0),
 }
 # What to look at: both signs at time 0, and time 1 after a positive sign.
 OBSERVATIONS = jnp.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 1.0]])
@@ -95,7 +96,8 @@ def test_delayed_reward(of_probe):
 def test_reward_by_action(of_probe):
     q, action, agent = of_probe("reward by action")
     is_discrete = isinstance(agent.action_space, Discrete)
-    expected = [1] if isinstance(agent, PPO) else [-1, 1] if is_discrete else [-1, 0]
+    expected = [-1, 1] if is_discrete else [-1, 0]
+    expected = expected[1:] if isinstance(agent, PPO) else expected
     np.testing.assert_allclose(q[:2], [expected] * 2, atol=0.15)
     np.testing.assert_allclose(action[:2], 1 if is_discrete else 0.5, atol=0.15)
 

@@ -42,3 +42,15 @@ def test_drawn_actions_follow_the_probabilities():
     shares = np.bincount(draws, minlength=3) / 20_000
     np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=5 * np.sqrt(0.25 / 20_000))
     assert jnp.all(best == 1)
+
+
+@pytest.mark.parametrize("learns_alpha", [True, False])
+def test_a_fixed_temperature_stays(learns_alpha):
+    agent = SAC(Discrete(3), Torso(()), learns_alpha=learns_alpha, initial_alpha=0.3)
+
+    @jax.jit
+    def step():
+        state = agent.init(jax.random.key(0), jnp.zeros(2), jnp.int32(0))
+        return agent.apply(state, jax.tree.map(jnp.ones_like, state.params)).params.log_alpha
+
+    assert (step() == jnp.log(jnp.float32(0.3))) != learns_alpha

@@ -111,17 +111,16 @@ def add_gradients(
     return summed._replace(addons=added.addons), info._replace(metrics={**info.metrics, **metrics})
 
 
-def apply(agent: Any, before: Any, grads: Any, after: State) -> State:
-    """Return the state after an agent's step with its add-ons stepped as well, each along its own Adam."""
+def apply(agent: Any, before: Any, grads: Any, after: State, num_updates: Any) -> State:
+    """Return the state after an agent's step with its add-ons stepped as well, each along its own Adam.
+
+    `num_updates` is what the agent's schedule is a function of.
+    """
     if not agent.addons:
         return after
-    stepped = [
-        optimization.step(params, grad, optimizer, addon.learning_rate, schedule=agent.schedule)
-        for addon, params, grad, optimizer in zip(
-            agent.addons, before.params.addons, grads.addons, before.optimizer.addons, strict=True
-        )
-    ]
-    params, optimizers = zip(*stepped, strict=True)
+    rates = optimization.scheduled(agent.schedule, num_updates, *(addon.learning_rate for addon in agent.addons))
+    groups = before.params.addons, grads.addons, before.optimizer.addons
+    params, optimizers = zip(*map(optimization.step, *groups, rates), strict=True)
     return _with_groups(after, params, optimizers)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.distributions import Categorical, Distribution, Normal, TanhNormal
+from algorithms.memory import History
 from jaxrl_buffers.types import PyTree
 
 Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, so that it may cross `jit`
@@ -20,7 +21,8 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
 
     A function gets `state`, if there is any, and observations `[B, ...]`; it returns distributions `[B, ...]` of the
     learner's own kind: `Categorical`; `Normal` in `[-1, 1]` for DDPG, TD3, MPO and PPO; `TanhNormal` for SAC. States
-    are leaves of the result, functions are not. Observations are given as the learner sees them.
+    are leaves of the result, functions are not. Observations are given as the learner sees them, one row at a time: a
+    learner may have a memory, a behaviour has none.
 
     Example:
         >>> from algorithms import PPO, Discrete
@@ -32,6 +34,11 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
         >>> print(uniform(jnp.zeros((5, 4))).entropy()[0])
         0.6931472
     """
+    if _remembers(policy):
+        raise ValueError(
+            f"behavior({type(policy).__name__}, ...): its networks have a memory, but behaviours see single "
+            "observations; give an agent whose torso has `memory=None`, or a function."
+        )
     if hasattr(policy, "distribution"):
         if len(state) != 1:
             raise ValueError(f"behavior({type(policy).__name__}, ...): give the agent's state, and nothing else.")
@@ -42,8 +49,11 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
 
 
 def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Array:
-    """Return `KL(behaviour || policy)`, `float32[B]`; no gradient reaches the behaviour."""
-    fixed = jax.lax.stop_gradient(behavior(obs))
+    """Return `KL(behaviour || policy)`, `float32[B]`; no gradient reaches the behaviour.
+
+    Observations may be a `History`; the policy is then one of its rows.
+    """
+    fixed = jax.lax.stop_gradient(behavior(obs.rows if isinstance(obs, History) else obs))
     if isinstance(fixed, Categorical) and isinstance(policy, Categorical):
         return Categorical(jnp.maximum(fixed.log_probs, _LEAST_LOG_PROB)).kl(policy)
     if isinstance(fixed, Normal) and isinstance(policy, Normal):
@@ -54,3 +64,10 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
         f"the behaviour is a {type(fixed).__name__}, but the policy that learns is a {type(policy).__name__}; "
         "give a behaviour of the same kind."
     )
+
+
+def _remembers(policy: Any) -> bool:
+    """Tell whether networks of an agent, or of the agent inside of another, have a memory."""
+    if hasattr(policy, "agent"):
+        return _remembers(policy.agent)
+    return getattr(getattr(policy, "torso", None), "memory", None) is not None
