@@ -278,7 +278,10 @@ class ReplayBuffer(struct.PyTreeNode):
         return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which exist."""
+        """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which are whole.
+
+        Rows are not whole if they do not exist or, with `Frames`, if their frames are gone.
+        """
         require_integer("slice", "num_rows", num_rows, 1)
         return self._slice(state.storage, start, num_rows)
 
@@ -287,13 +290,13 @@ class ReplayBuffer(struct.PyTreeNode):
         return self._rows(storage).oldest(start, num_rows)
 
     def gather_all(self, state: ReplayState) -> tuple[PyTree, jax.Array]:
-        """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which exist."""
+        """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which are whole."""
         return self._slice(state.storage, 0, ring.shape(state.storage)[0])
 
     def dequeue(
         self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
     ) -> tuple[ReplayState, PyTree, jax.Array]:
-        """Take out the oldest rows of all environments, or of `env_ids`: leaves `[num_rows, E, ...]`, which exist."""
+        """Take out the oldest rows of all environments, or of `env_ids`: leaves `[num_rows, E, ...]`, which are whole."""
         require_integer("dequeue", "num_rows", num_rows, 1)
         rows, stored = self.slice(state, 0, num_rows)
         if env_ids is not None:
@@ -326,16 +329,17 @@ class ReplayBuffer(struct.PyTreeNode):
         """Read a named field, such as `"obs.image"`, of the rows that handles of any shape name.
 
         Returns:
-            The values, and which of the rows are still stored.
+            The values, and of which rows they are still stored; with `Frames`, whole observations.
         """
-        storage = state.storage
-        slots, live = handles.locate(storage, handle)
-        checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
-        return self._field(storage, name, jnp.where(live, slots, 0)), live
+        slots, live = handles.locate(state.storage, handle)
+        values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
+        checkify.debug_check(jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
+        return values, live & is_whole
 
     @functools.partial(jax.jit, static_argnames="name")
-    def _field(self, storage: Ring, name: str, slots: jax.Array) -> PyTree:
-        return field_at(self._rows(storage).read(*ring.unravel(storage, slots)), name)
+    def _field(self, storage: Ring, name: str, slots: jax.Array) -> tuple[PyTree, jax.Array]:
+        row, env = ring.unravel(storage, slots)
+        return field_at(self._rows(storage).read(row, env), name), frames.has_field(storage, name, row, env)
 
     def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
         """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""

@@ -12,6 +12,7 @@ import pytest
 from helpers import every_slot
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import host
 
 LENGTH, NUM_ENVS, STACK = 9, 2, 3
 
@@ -171,6 +172,66 @@ def test_rows_are_read_back_whole():
     image, live = buffer.get_field(states[0], "next_obs.image", handle)
     assert live.all()
     np.testing.assert_array_equal(image, np.stack([chunk.next_obs["image"][6, 0], chunk.next_obs["image"][4, 1]]))
+
+
+def numbered(length, num_finals=1, **options):
+    """Return a buffer of stacks of three numbers, and a function that adds one row an element of `ends`."""
+    buffer = jb.uniform(length).replace(frames=jb.Frames(STACK, num_finals=num_finals), **options)
+    blank = np.zeros(STACK, np.float32)
+    row = jb.Transition(blank, np.int32(0), np.float32(0), np.bool_(False), np.bool_(False), blank)
+
+    def add(state, ends, begin=0):
+        """Add rows whose newest frames are their numbers; those of `ends` finish an episode."""
+        first = begin
+        for number, end in enumerate(ends, begin):
+            stacks = [np.float32(np.clip(np.arange(last - 2, last + 1), first, None)) for last in (number, number + 1)]
+            one = row._replace(obs=stacks[0], action=np.int32(number), terminated=np.bool_(end), next_obs=stacks[1])
+            state = helpers.add(buffer, state, helpers.stack([[one]]))
+            first = number + 1 if end else first
+        return state
+
+    return buffer, buffer.init(row), add
+
+
+def test_row_58_the_earliest_rows_are_no_starts_and_are_left_out():
+    """Of a ring of 9 rows in one long episode: after 8 adds starts from 2 on, after 14 adds from 7 on."""
+    buffer, empty, add = numbered(LENGTH)
+    for num_rows, first_start, first_whole in ((3, 2, 0), (8, 2, 0), (14, 7, 7)):
+        state = add(empty, [False] * num_rows)
+        for method in ("independent", "stratified", "distinct"):
+            drawing = buffer.replace(sampler=jb.Uniform(method))
+            sample = helpers.sample(drawing, state, jax.random.key(0), batch_size=64)
+            drawn = np.asarray(sample.handle.position)[np.asarray(sample.weights) > 0]
+            assert set(drawn.tolist()) == set(range(first_start, num_rows))
+        rows = host.gather_all(buffer, state)
+        assert rows.action[:, 0].tolist() == list(range(first_whole, num_rows))
+        expected = np.clip(np.arange(first_whole, num_rows)[:, None] + np.arange(-2, 1)[None], 0, None)
+        np.testing.assert_array_equal(rows.obs[:, 0], expected)
+        np.testing.assert_array_equal(rows.next_obs[:, 0, -1], expected[:, -1] + 1)
+
+
+def test_rows_whose_frames_are_gone_are_told_apart_from_rows_that_are():
+    """Six rows after nine: 3 and 4 lack older frames; with one final kept, 6 lacks its `next_obs` once 8 has ended."""
+    buffer, empty, add = numbered(6)
+    state = add(empty, [False] * 9)
+    assert host.gather_all(buffer, state).action[:, 0].tolist() == [5, 6, 7, 8]
+    with pytest.raises(ValueError, match=r"dequeue\(\).* 2 rows.* frames .* gone"):
+        host.dequeue(buffer, state, 2)
+    with pytest.raises(ValueError, match=r"asked for 5 rows, but the environments hold \[4\]"):
+        host.dequeue(buffer, buffer.drop_oldest(state, 2), 5)
+    taken, rows = host.dequeue(buffer, add(empty, [False] * 4), 2)
+    assert rows.action[:, 0].tolist() == [0, 1]
+    assert int(taken.storage.size) == 2
+    handle = jb.Handle(jnp.zeros(6, jnp.int32), jnp.arange(3, 9))
+    for field, live in (("action", [1] * 6), ("obs", [0, 0, 1, 1, 1, 1]), ("next_obs", [0, 0, 1, 1, 1, 1])):
+        assert buffer.get_field(state, field, handle)[1].tolist() == live
+    with pytest.raises(ValueError, match=r"not stored.*\[3, 4\]"):
+        host.get_field(buffer, state, "obs", handle)
+    lost = add(empty, [number in (6, 8) for number in range(9)])
+    for field, live in (("action", [1] * 6), ("obs", [0, 0, 1, 1, 1, 1]), ("next_obs", [0, 0, 1, 0, 1, 1])):
+        assert buffer.get_field(lost, field, handle)[1].tolist() == live
+    with pytest.raises(ValueError, match=r"gather_all\(\).*final.*num_finals"):
+        host.gather_all(buffer, lost)
 
 
 def test_observations_that_are_not_stacked_are_kept_once():
