@@ -46,10 +46,10 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
     is_whole = np.asarray(whole)[: sizes[0]].all(axis=1)
     earliest = is_whole[: getattr(state.storage.frames, "lookback", 0)]
     begin = int(np.logical_and.accumulate(~earliest).sum())
-    if not is_whole[begin:].all():
+    if num_lost := int((~is_whole[begin:]).sum()):
         raise ValueError(
-            f"gather_all() would give back {int((~is_whole[begin:]).sum())} rows whose final observation is gone; raise "
-            "`num_finals` of Frames, or use the mask that `buffer.gather_all` returns."
+            f"gather_all() would give back {num_lost} rows whose final observations are gone; raise `num_finals` of "
+            "Frames, or use the mask that `buffer.gather_all` returns."
         )
     return jax.tree.map(lambda leaf: leaf[begin : sizes[0]], rows)
 

@@ -202,9 +202,12 @@ class ReplayBuffer(struct.PyTreeNode):
         """Turn a draw into a sample; consumes `key`."""
         valid = draw.mass > 0
         slots = jnp.where(valid, draw.slots, 0)
-        batch = _masked(self.view(self._reader(state.storage), slots, key), valid)
+        reader = self._reader(state.storage)
+        batch = _masked(self.view(reader, slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
-        if isinstance(batch, Batch) and batch.mask.ndim == 1:
+        if not isinstance(batch, Batch):
+            valid &= _is_whole(reader, slots, self.view.span)
+        elif batch.mask.ndim == 1:
             valid = batch.mask
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
 
@@ -278,7 +281,7 @@ class ReplayBuffer(struct.PyTreeNode):
         return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which are whole.
+        """Copy out rows in order of time, `start` behind the oldest: leaves `[num_rows, N, ...]`, which are whole.
 
         Rows are not whole if they do not exist or, with `Frames`, if their frames are gone.
         """
@@ -296,7 +299,7 @@ class ReplayBuffer(struct.PyTreeNode):
     def dequeue(
         self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
     ) -> tuple[ReplayState, PyTree, jax.Array]:
-        """Take out the oldest rows of all environments, or of `env_ids`: leaves `[num_rows, E, ...]`, which are whole."""
+        """Take out the oldest rows (of `env_ids` only): leaves `[num_rows, E, ...]`, which of them are whole."""
         require_integer("dequeue", "num_rows", num_rows, 1)
         rows, stored = self.slice(state, 0, num_rows)
         if env_ids is not None:
@@ -372,6 +375,15 @@ def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.A
         return change(storage.size)
     env = jnp.where(env < 0, storage.size.shape[0], env)  # negative numbers would count from the end
     return storage.size.at[env].set(change(ring.of_env(storage.size, env)), mode="drop")
+
+
+def _is_whole(reader: Reader, slots: jax.Array, span: int) -> jax.Array:
+    """Tell which starts can be read whole: batches without a mask say it by their weights only."""
+    if reader.complete is None:
+        return jnp.ones(slots.shape, bool)
+    row, env = reader.locate(slots)
+    rows = reader.later(row[:, None], jnp.arange(span, dtype=jnp.int32)[None])
+    return jnp.all(reader.is_complete(rows, jnp.broadcast_to(env[:, None], rows.shape)), axis=1)
 
 
 def _masked(batch: PyTree, valid: jax.Array) -> PyTree:

@@ -13,6 +13,7 @@ from helpers import every_slot
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import host
+from jaxrl_buffers.storage import ring
 
 LENGTH, NUM_ENVS, STACK = 9, 2, 3
 
@@ -232,6 +233,35 @@ def test_rows_whose_frames_are_gone_are_told_apart_from_rows_that_are():
         assert buffer.get_field(lost, field, handle)[1].tolist() == live
     with pytest.raises(ValueError, match=r"gather_all\(\).*final.*num_finals"):
         host.gather_all(buffer, lost)
+
+
+def test_raw_sequences_with_a_lost_final_have_weight_zero():
+    """Rows that are no transitions come without a mask."""
+    buffer, state, add = numbered(6, view=jb.Sequence(2))
+    state = add(state, [number in (3, 5) for number in range(6)])
+    raw = buffer.gather_all(state)[0]._asdict()
+    state = helpers.add(buffer, buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], raw)), raw)
+    sample, legal = every_slot(buffer, state)
+    assert sample.batch["obs"].shape == (6, 2, STACK)
+    assert np.asarray(sample.weights)[np.asarray(legal)].tolist() == [0, 0, 1]  # starts 2, 3 and 4
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_finals_are_counted_beyond_the_limit(before):
+    """The number of the final frame to come starts again at 0, and which ones are lost stays the same."""
+    ends = [number % 2 == 1 for number in range(LENGTH)]
+    buffer, state, add = numbered(LENGTH, num_finals=2)
+    number = jnp.full(1, (ring.POSITION_LIMIT - before) % ring.POSITION_LIMIT, jnp.int32)
+    store = state.storage.frames.replace(next_final=number)
+    state = add(state._replace(storage=state.storage._replace(frames=store)), ends)
+    assert int(state.storage.frames.next_final[0]) == sum(ends) - before
+    handle = jb.Handle(jnp.zeros(LENGTH, jnp.int32), jnp.arange(LENGTH))
+    values, live = buffer.get_field(state, "next_obs", handle)
+    assert live.tolist() == [number not in (1, 3) for number in range(LENGTH)]
+    np.testing.assert_array_equal(np.asarray(values)[np.asarray(live), -1], np.flatnonzero(live) + 1)
+    broken = buffer.mark_break(state)
+    assert int(broken.storage.frames.next_final[0]) == sum(ends) - before + 1
+    assert int(buffer.stats(broken)["lost_finals"]) == 3
 
 
 def test_observations_that_are_not_stacked_are_kept_once():

@@ -48,7 +48,8 @@ class Frames(struct.PyTreeNode):
     `2 * stack` frames to `1 + 1 / 8`.
 
     The oldest `stack - 1` rows of each environment are no starts, because the frames before them are gone. If the final
-    observation of a sample is gone, it has mask False and weight 0; `buffer.stats` counts such rows as `lost_finals`.
+    observation of a sample is gone, it has mask False and weight 0 (raw sequences only the weight, having no mask);
+    `buffer.stats` counts such rows as `lost_finals`.
 
     Args:
         stack: frames of a stack; 1 if observations are not stacked, to save only `next_obs`.
