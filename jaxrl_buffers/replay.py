@@ -280,6 +280,10 @@ class ReplayBuffer(struct.PyTreeNode):
         size = state.storage.size
         return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
+    def age(self, state: ReplayState, handle: Handle) -> jax.Array:
+        """Return how many rows were written after those that handles of any shape name."""
+        return ring.age_of_position(state.storage, handle.position, handle.env)
+
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
         """Copy out rows in order of time, `start` behind the oldest: leaves `[num_rows, N, ...]`, which are whole.
 
