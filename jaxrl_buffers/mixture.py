@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import shares
-from jaxrl_buffers.checks import check_shape, require_integer, require_number
+from jaxrl_buffers.checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 
@@ -60,6 +60,8 @@ class Mixture(struct.PyTreeNode):
     ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
 
     def __post_init__(self):
+        require_tuple("Mixture", "buffers", self.buffers, "buffers")
+        require_tuple("Mixture", "ratios", self.ratios, "numbers")
         if not isinstance(self.buffers, tuple):  # placeholders stand here while JAX rebuilds a pytree
             return
         if not self.buffers:

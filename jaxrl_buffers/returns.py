@@ -74,6 +74,12 @@ class EpisodicReturns(struct.PyTreeNode):
 
     def __post_init__(self):
         require_number("EpisodicReturns", "gamma", self.gamma, 0)
+        clip = self.reward_clip
+        is_range = isinstance(clip, tuple) and len(clip) == 2
+        if is_range and all(isinstance(bound, (int, float, np.number)) for bound in clip):
+            is_range = clip[0] <= clip[1]
+        if isinstance(clip, (tuple, list, int, float)) and not is_range:  # JAX may put a placeholder here
+            raise ValueError(f"EpisodicReturns(reward_clip={clip}): `reward_clip` must be a pair (least, most).")
 
     def init(self, structure: PyTree, shape: tuple[int, int]) -> Affine:
         """Return an empty tree for a ring of shape `(T, N)`."""
