@@ -52,7 +52,7 @@ def row_structure(example: PyTree) -> PyTree:
     def structure(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path) or "(the example)"
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             raise ValueError(f"init(): leaf {name} is a PRNG key; store `jax.random.key_data(key)` instead.")
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")

@@ -43,7 +43,7 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
             f"gather_all() needs the same number of rows in every environment, but they hold {sizes.tolist()}."
         )
     rows, whole = buffer.gather_all(state)
-    is_whole = np.asarray(whole)[: sizes[0]].all(axis=1)
+    is_whole = np.logical_and.reduce(np.asarray(whole)[: sizes[0]], axis=1)
     earliest = is_whole[: getattr(state.storage.frames, "lookback", 0)]
     begin = int(np.logical_and.accumulate(~earliest).sum())
     if num_lost := int((~is_whole[begin:]).sum()):
