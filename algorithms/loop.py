@@ -244,7 +244,8 @@ def _learn(
 
     progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
     agent_state = agent.observe(agent_state, chunk)
-    learner = agent_state, buffer.observe(buffer.add(buffer_state, chunk), _mean_return(finished))
+    buffer_state = buffer.add(buffer_state, chunk)
+    learner = agent_state, buffer.observe(buffer_state, _mean_return(finished))
     learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
     return *learner, metrics
 
