@@ -23,13 +23,12 @@ from algorithms.evaluation import evaluate
 from algorithms.metrics import Scalars, Sums
 from algorithms.plan import Plan
 from algorithms.types import Agent, Metrics
-from jaxrl_buffers import ReplayBuffer, Transition
-from jaxrl_buffers.replay import ReplayState
+from jaxrl_buffers import Mixture, ReplayBuffer, Transition
 from jaxrl_buffers.rollouts import Rollout
-from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
-Buffer = ReplayBuffer | Rollout  # a replay buffer to learn off-policy, a rollout to learn on-policy
+Replay = ReplayBuffer | Mixture  # to learn off-policy
+Buffer = Replay | Rollout  # a rollout to learn on-policy
 
 
 class Collector(NamedTuple):
@@ -59,8 +58,10 @@ class Keys(NamedTuple):
     gradients: jax.Array  # keys [U]
 
 
-def train(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[TrainState, Metrics]:
-    """Train from scratch; consumes `key`.
+def train(
+    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+) -> tuple[TrainState, Metrics]:
+    """Train from scratch, or with what `buffer_state` already holds, such as offline data; consumes `key`.
 
     Returns:
         The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means since the one
@@ -77,7 +78,7 @@ def train(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: 
         (2, 2, 5)
     """
     key_train, key_test = jax.random.split(key)
-    state = init(key_train, agent, buffer, env, plan)
+    state = init(key_train, agent, buffer, env, plan, buffer_state)
 
     def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
         state = run(state, agent, buffer, env, plan, num_iterations)
@@ -95,7 +96,9 @@ def train(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: 
     return state, metrics
 
 
-def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
+def init(
+    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+) -> TrainState:
     """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
     plan.check_buffer(buffer)
     key_agent, key_env, key_warmup, key_train = jax.random.split(key, 4)
@@ -103,10 +106,12 @@ def init(key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: P
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
     row_extras = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
-    # A rollout is learned from at once and not kept.
-    buffer_state = () if isinstance(buffer, Rollout) else buffer.init(env.transition(row_extras))
+    if isinstance(buffer, Rollout):  # which is learned from at once and not kept
+        buffer_state = ()
+    elif buffer_state is None:
+        buffer_state = buffer.init(env.transition(row_extras))
     state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
-    if isinstance(buffer, ReplayBuffer) and plan.start_steps:
+    if not isinstance(buffer, Rollout) and plan.start_steps:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup)
     return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
 
@@ -183,14 +188,14 @@ def collect(
 
 def train_step(
     agent: Agent,
-    buffer: ReplayBuffer,
+    buffer: Replay,
     agent_state: Any,
-    buffer_state: ReplayState,
+    buffer_state: PyTree,
     key_sample: jax.Array,
     key_gradients: jax.Array,
     batch_size: int,
     progress: Scalar = 0.0,
-) -> tuple[Any, ReplayState, Metrics]:
+) -> tuple[Any, PyTree, Metrics]:
     """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
     metrics = {}
@@ -200,7 +205,7 @@ def train_step(
         if index == 0:
             mask = sample.batch.mask if info.priorities.ndim == 2 else None  # of sequences
             buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities, mask)
-            metrics = _sample_metrics(buffer_state, sample, info.priorities)
+            metrics = _sample_metrics(buffer, buffer_state, sample, info.priorities)
         agent_state = agent.apply(agent_state, grads)
         metrics |= info.metrics
     return agent_state, buffer_state, metrics
@@ -239,13 +244,14 @@ def _learn(
 
     progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
     agent_state = agent.observe(agent_state, chunk)
-    learner = agent_state, buffer.observe(buffer.add(buffer_state, chunk), _mean_return(finished))
+    buffer_state = buffer.add(buffer_state, chunk)
+    learner = agent_state, buffer.observe(buffer_state, _mean_return(finished))
     learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
     return *learner, metrics
 
 
 def _warm_up(
-    state: TrainState, agent: Agent, buffer: ReplayBuffer, env: Environment, plan: Plan, key: jax.Array
+    state: TrainState, agent: Agent, buffer: Replay, env: Environment, plan: Plan, key: jax.Array
 ) -> TrainState:
     """Collect `start_steps` with random actions; consumes `key`."""
 
@@ -284,8 +290,8 @@ def _mean_return(finished: Finished) -> jax.Array:
     return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)
 
 
-def _sample_metrics(state: ReplayState, sample: Sample, priorities: jax.Array) -> Metrics:
-    age = ring.age_of_position(state.storage, sample.handle.position, sample.handle.env)
+def _sample_metrics(buffer: Replay, state: PyTree, sample: Sample, priorities: jax.Array) -> Metrics:
+    age = buffer.age(state, sample.handle)
     return {
         "priority": jnp.mean(priorities),
         "weight": jnp.mean(sample.weights),

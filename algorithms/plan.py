@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.rollouts import Rollout
 
@@ -88,7 +88,7 @@ class Plan:
         """How often an on-policy agent goes through the steps of one iteration."""
         return self.num_updates // self.num_minibatches
 
-    def check_buffer(self, buffer: ReplayBuffer | Rollout, by_columns: bool = False) -> None:
+    def check_buffer(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> None:
         """Refuse a buffer for other environments or other amounts of data.
 
         Args:
@@ -102,8 +102,10 @@ class Plan:
             )
         if isinstance(buffer, Rollout):
             self._check_rollout(buffer, by_columns)
+        elif isinstance(buffer, Mixture):  # whose other parts are filled by others
+            self._check_replay(buffer.buffers[0], buffer.counts(self.mini_batch_size)[0])
         else:
-            self._check_replay(buffer)
+            self._check_replay(buffer, self.mini_batch_size)
 
     def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
         """Refuse rollouts that are not one iteration, and epochs that are not whole."""
@@ -129,8 +131,8 @@ class Plan:
                 f"{rollout.length} steps, or more environments."
             )
 
-    def _check_replay(self, buffer: ReplayBuffer) -> None:
-        """Refuse a buffer from which the first update could not fill its batch."""
+    def _check_replay(self, buffer: ReplayBuffer, num_samples: int) -> None:
+        """Refuse a buffer from which the first update could not draw its samples of the batch."""
         if self.update_every > buffer.length * self.num_envs:
             raise ValueError(
                 f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "
@@ -138,7 +140,7 @@ class Plan:
             )
         rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - buffer.view.lookback
         starts = max(rows // buffer.view.stride, 0) * self.num_envs
-        if starts < self.mini_batch_size:
+        if starts < num_samples:
             raise ValueError(
                 f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
                 f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."

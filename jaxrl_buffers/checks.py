@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.core import Tracer
 
 from jaxrl_buffers.types import PyTree, Transition
@@ -35,6 +36,12 @@ def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) ->
         raise ValueError(f"{owner}({name}={value!r}): `{name}` must be one of {', '.join(map(repr, choices))}.")
 
 
+def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
+    """Refuse a list, a single number or a single component; what JAX puts in the place of a tuple passes."""
+    if isinstance(value, (list, int, float, np.number, struct.PyTreeNode)):
+        raise ValueError(f"{owner}({name}={value!r}): `{name}` must be a tuple of {of}.")
+
+
 def row_structure(example: PyTree) -> PyTree:
     """Return the shapes and dtypes of one row as `ShapeDtypeStruct`s."""
     if not jax.tree.leaves(example):
@@ -42,11 +49,17 @@ def row_structure(example: PyTree) -> PyTree:
             f"init() got the example {example!r}, which holds no arrays; pass one unbatched row, such as a Transition."
         )
 
-    def structure(leaf: Any) -> jax.ShapeDtypeStruct:
-        leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf, jnp.asarray(leaf).dtype)
-        return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    def structure(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+        name = jax.tree_util.keystr(path) or "(the example)"
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            raise ValueError(f"init(): leaf {name} is a PRNG key; store `jax.random.key_data(key)` instead.")
+        if array.dtype.kind in "OSUMm":
+            raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf, jnp.asarray(leaf).dtype)
+        return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
-    return jax.tree.map(structure, example)
+    return jax.tree_util.tree_map_with_path(structure, example)
 
 
 def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> int:

@@ -173,7 +173,7 @@ def _build(kind: Any, config: Any) -> Any:
     if name not in _components:
         raise _Problems([(("name",), f"{name!r} is unknown, expected one of {', '.join(sorted(_components))}.")])
     found = [((key,), "is unknown, expected are: name, config.") for key in config if key not in ("name", "config")]
-    given = config.get("config") or {}
+    given = {} if config.get("config") is None else config["config"]
     if not isinstance(given, Mapping):
         found.append((("config",), f"got {given!r}, expected the keys of {name} with their values."))
     if found:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl_buffers import segment_tree
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 
 
@@ -32,23 +33,44 @@ def sample(
 
 
 def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
-    """Return leaves `[rows stored, N, ...]` in order of time; all environments must have the same number of rows."""
-    rows, stored = buffer.gather_all(state)
-    count = _common_count(stored, "gather_all")
-    return jax.tree.map(lambda leaf: leaf[:count], rows)
+    """Return leaves `[rows stored, N, ...]` in order of time; all environments must have the same number of rows.
+
+    With `Frames`, the oldest rows are left out if the frames before them are gone, and lost final observations raise.
+    """
+    sizes = _sizes(state)
+    if (sizes != sizes[0]).any():
+        raise ValueError(
+            f"gather_all() needs the same number of rows in every environment, but they hold {sizes.tolist()}."
+        )
+    rows, whole = buffer.gather_all(state)
+    is_whole = np.logical_and.reduce(np.asarray(whole)[: sizes[0]], axis=1)
+    earliest = is_whole[: getattr(state.storage.frames, "lookback", 0)]
+    begin = int(np.logical_and.accumulate(~earliest).sum())
+    if num_lost := int((~is_whole[begin:]).sum()):
+        raise ValueError(
+            f"gather_all() would give back {num_lost} rows whose final observations are gone; raise `num_finals` of "
+            "Frames, or use the mask that `buffer.gather_all` returns."
+        )
+    return jax.tree.map(lambda leaf: leaf[begin : sizes[0]], rows)
 
 
 def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
-    """Like `buffer.dequeue`, but raise `ValueError` when an environment holds fewer than `num_rows` rows."""
-    state, rows, stored = buffer.dequeue(state, num_rows, env_ids)
-    held = np.asarray(stored).sum(axis=0)
+    """Like `buffer.dequeue`, but raise `ValueError` when an environment holds fewer than `num_rows` whole rows."""
+    held = _sizes(state)
+    state, rows, whole = buffer.dequeue(state, num_rows, env_ids)
+    held = held if env_ids is None else held[np.asarray(env_ids)]
     if held.min() < num_rows:
         raise ValueError(f"dequeue() was asked for {num_rows} rows, but the environments hold {held.tolist()}.")
+    if not (is_whole := np.asarray(whole).all(axis=1)).all():
+        raise ValueError(
+            f"dequeue() was asked for {num_rows} rows, but some frames of {int((~is_whole).sum())} of them are gone; "
+            "use the mask that `buffer.dequeue` returns."
+        )
     return state, rows
 
 
 def get_field(buffer: ReplayBuffer, state: ReplayState, name: str, handle: Handle) -> PyTree:
-    """Like `buffer.get_field`, but raise `ValueError` when a row is not stored (any more)."""
+    """Like `buffer.get_field`, but raise `ValueError` when a row, or its frames, are not stored (any more)."""
     values, live = buffer.get_field(state, name, handle)
     if not bool(jnp.all(live)):
         gone = np.asarray(handle.position)[~np.asarray(live)].ravel()
@@ -65,10 +87,6 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     return indices
 
 
-def _common_count(stored: jax.Array, caller: str) -> int:
-    counts = np.asarray(stored).sum(axis=0)
-    if (counts != counts[0]).any():
-        raise ValueError(
-            f"{caller}() needs the same number of rows in every environment, but they hold {counts.tolist()}."
-        )
-    return int(counts[0])
+def _sizes(state: ReplayState) -> np.ndarray:
+    """Return how many rows each environment holds."""
+    return np.broadcast_to(np.asarray(state.storage.size), ring.shape(state.storage)[1:])

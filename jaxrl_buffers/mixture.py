@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import shares
-from jaxrl_buffers.checks import check_shape, require_integer, require_number
+from jaxrl_buffers.checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 
@@ -60,6 +60,8 @@ class Mixture(struct.PyTreeNode):
     ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
 
     def __post_init__(self):
+        require_tuple("Mixture", "buffers", self.buffers, "buffers")
+        require_tuple("Mixture", "ratios", self.ratios, "numbers")
         if not isinstance(self.buffers, tuple):  # placeholders stand here while JAX rebuilds a pytree
             return
         if not self.buffers:
@@ -72,6 +74,11 @@ class Mixture(struct.PyTreeNode):
             require_number("Mixture", "ratios", ratio, 0)
         if self.ratios and not sum(self.ratios) > 0:
             raise ValueError(f"Mixture(ratios={self.ratios}): nothing would be drawn; raise at least one ratio.")
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of the first buffer, which new rows go to."""
+        return self.buffers[0].num_envs
 
     def init(self, example: PyTree) -> MixtureState:
         """Return empty states for rows like `example`."""
@@ -127,6 +134,16 @@ class Mixture(struct.PyTreeNode):
         """Forget all rows (of `env_ids` only) of the buffer number `part`."""
         self._require_part("clear", part)
         return self._with_part(state, part, self.buffers[part].clear(state.parts[part], env_ids))
+
+    def mark_break(self, state: MixtureState, part: int = 0) -> MixtureState:
+        """Close all open episodes of the buffer number `part`; see `ReplayBuffer.mark_break`."""
+        self._require_part("mark_break", part)
+        return self._with_part(state, part, self.buffers[part].mark_break(state.parts[part]))
+
+    def age(self, state: MixtureState, handle: MixtureHandle) -> jax.Array:
+        """Return how many rows were written after the named ones, each in its own buffer."""
+        ages = [buffer.age(part, Handle(handle.env, handle.position)) for buffer, part in self._pairs(state)]
+        return jnp.select([handle.source == source for source in range(len(ages))], ages)
 
     def num_valid(self, state: MixtureState) -> jax.Array:
         """Count the legal starts of all buffers."""

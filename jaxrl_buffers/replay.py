@@ -202,9 +202,12 @@ class ReplayBuffer(struct.PyTreeNode):
         """Turn a draw into a sample; consumes `key`."""
         valid = draw.mass > 0
         slots = jnp.where(valid, draw.slots, 0)
-        batch = _masked(self.view(self._reader(state.storage), slots, key), valid)
+        reader = self._reader(state.storage)
+        batch = _masked(self.view(reader, slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
-        if isinstance(batch, Batch) and batch.mask.ndim == 1:
+        if not isinstance(batch, Batch):
+            valid &= _is_whole(reader, slots, self.view.span)
+        elif batch.mask.ndim == 1:
             valid = batch.mask
         return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
 
@@ -277,8 +280,15 @@ class ReplayBuffer(struct.PyTreeNode):
         size = state.storage.size
         return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
+    def age(self, state: ReplayState, handle: Handle) -> jax.Array:
+        """Return how many rows were written after those that handles of any shape name."""
+        return ring.age_of_position(state.storage, handle.position, handle.env)
+
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy out rows in order of time, from `start` behind the oldest: leaves `[num_rows, N, ...]`, which exist."""
+        """Copy out rows in order of time, `start` behind the oldest: leaves `[num_rows, N, ...]`, which are whole.
+
+        Rows are not whole if they do not exist or, with `Frames`, if their frames are gone.
+        """
         require_integer("slice", "num_rows", num_rows, 1)
         return self._slice(state.storage, start, num_rows)
 
@@ -287,13 +297,13 @@ class ReplayBuffer(struct.PyTreeNode):
         return self._rows(storage).oldest(start, num_rows)
 
     def gather_all(self, state: ReplayState) -> tuple[PyTree, jax.Array]:
-        """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which exist."""
+        """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which are whole."""
         return self._slice(state.storage, 0, ring.shape(state.storage)[0])
 
     def dequeue(
         self, state: ReplayState, num_rows: int, env_ids: jax.Array | None = None
     ) -> tuple[ReplayState, PyTree, jax.Array]:
-        """Take out the oldest rows of all environments, or of `env_ids`: leaves `[num_rows, E, ...]`, which exist."""
+        """Take out the oldest rows (of `env_ids` only): leaves `[num_rows, E, ...]`, which of them are whole."""
         require_integer("dequeue", "num_rows", num_rows, 1)
         rows, stored = self.slice(state, 0, num_rows)
         if env_ids is not None:
@@ -326,16 +336,17 @@ class ReplayBuffer(struct.PyTreeNode):
         """Read a named field, such as `"obs.image"`, of the rows that handles of any shape name.
 
         Returns:
-            The values, and which of the rows are still stored.
+            The values, and of which rows they are still stored; with `Frames`, whole observations.
         """
-        storage = state.storage
-        slots, live = handles.locate(storage, handle)
-        checkify.debug_check(jnp.all(live), "get_field() was asked for rows that are not stored")
-        return self._field(storage, name, jnp.where(live, slots, 0)), live
+        slots, live = handles.locate(state.storage, handle)
+        values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
+        checkify.debug_check(jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
+        return values, live & is_whole
 
     @functools.partial(jax.jit, static_argnames="name")
-    def _field(self, storage: Ring, name: str, slots: jax.Array) -> PyTree:
-        return field_at(self._rows(storage).read(*ring.unravel(storage, slots)), name)
+    def _field(self, storage: Ring, name: str, slots: jax.Array) -> tuple[PyTree, jax.Array]:
+        row, env = ring.unravel(storage, slots)
+        return field_at(self._rows(storage).read(row, env), name), frames.has_field(storage, name, row, env)
 
     def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
         """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""
@@ -368,6 +379,15 @@ def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.A
         return change(storage.size)
     env = jnp.where(env < 0, storage.size.shape[0], env)  # negative numbers would count from the end
     return storage.size.at[env].set(change(ring.of_env(storage.size, env)), mode="drop")
+
+
+def _is_whole(reader: Reader, slots: jax.Array, span: int) -> jax.Array:
+    """Tell which starts can be read whole: batches without a mask say it by their weights only."""
+    if reader.complete is None:
+        return jnp.ones(slots.shape, bool)
+    row, env = reader.locate(slots)
+    rows = reader.later(row[:, None], jnp.arange(span, dtype=jnp.int32)[None])
+    return jnp.all(reader.is_complete(rows, jnp.broadcast_to(env[:, None], rows.shape)), axis=1)
 
 
 def _masked(batch: PyTree, valid: jax.Array) -> PyTree:

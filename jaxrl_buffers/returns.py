@@ -12,7 +12,7 @@ would cost its length, and nothing is divided by a power of `gamma`: episodes of
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,9 @@ class EpisodicReturns(struct.PyTreeNode):
 
     def __post_init__(self):
         require_number("EpisodicReturns", "gamma", self.gamma, 0)
+        clip: Any = self.reward_clip
+        if isinstance(clip, (tuple, list, int, float)) and not _is_range(clip):  # JAX may put a placeholder here
+            raise ValueError(f"EpisodicReturns(reward_clip={clip}): `reward_clip` must be a pair (least, most).")
 
     def init(self, structure: PyTree, shape: tuple[int, int]) -> Affine:
         """Return an empty tree for a ring of shape `(T, N)`."""
@@ -182,3 +185,11 @@ def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Arr
         total, factor = composition(level, following)
         composed = _then(composed, Affine(jnp.where(exists, total, 0), jnp.where(exists, factor, 1)))
     return _then(composed, composition(len(nodes) - 1, jnp.zeros_like(row))).total
+
+
+def _is_range(bounds: Any) -> bool:
+    """Tell whether these are two bounds in their order, as far as they are known now."""
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
+        return False
+    are_known = all(isinstance(bound, (int, float, np.number)) for bound in bounds)
+    return not are_known or bool(bounds[0] <= bounds[1])

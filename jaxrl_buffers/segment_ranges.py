@@ -41,22 +41,25 @@ def draw(
         >>> print(indices, leaves, summary.total)
         [3 0] [1. 1.] 2.0
     """
+    has_many = begins.shape[0] > 2**BITS_PER_UNIFORM  # to choose among so many ranges wears a number out
+    key, key_inside = jax.random.split(key) if has_many else (key, None)
     covers = segment_tree.cover(tree, begins, ends)
     summary = _summarize(covers)
     num_levels = segment_tree.num_levels(tree)
     uniforms = jax.random.uniform(key, (num_levels, batch_size), jnp.float32)
     residual = segment_tree.fractions(uniforms[0], stratified) * summary.total
     group_masses = jnp.sum(covers.stats[:, :, 0], axis=-1)
-    chosen, residual = _choose_range(jnp.sum(group_masses, axis=-1), residual)
+    range_masses = jnp.sum(group_masses, axis=-1)
+    chosen, residual = _choose_range(range_masses, residual)
+    drawn_for = jnp.broadcast_to(summary.total, residual.shape)
+    if key_inside is not None:
+        fresh = jax.random.uniform(key_inside, (batch_size,), jnp.float32)
+        residual, drawn_for = _drawn_afresh(fresh, range_masses[chosen], residual, drawn_for)
     group, residual, _ = segment_tree.pick(group_masses[chosen], residual)
     child, residual, mass = segment_tree.pick(covers.stats[chosen, group, 0], residual)
     node, level = covers.first[chosen, group] + child, covers.level[chosen, group]
-    drawn_for = jnp.broadcast_to(summary.total, mass.shape)
     for parent_level in range(num_levels - 1, 0, -1):
-        # Given the node that was reached, the place inside it is uniform again; see `segment_tree.draw`.
-        is_worn = mass * 2**BITS_PER_UNIFORM < drawn_for
-        residual = jnp.where(is_worn, uniforms[parent_level] * mass, residual)
-        drawn_for = jnp.where(is_worn, mass, drawn_for)
+        residual, drawn_for = _drawn_afresh(uniforms[parent_level], mass, residual, drawn_for)
         child, below, child_mass = segment_tree.pick(segment_tree.masses(tree, parent_level - 1, node), residual)
         inside = level >= parent_level
         node = jnp.where(inside, node * FAN_OUT + child, node)
@@ -67,6 +70,17 @@ def draw(
 def _summarize(covers: segment_tree.Cover) -> Summary:
     total, least, largest = covers.stats[:, :, 0], covers.stats[:, :, 1], covers.stats[:, :, 2]
     return Summary(jnp.sum(total), jnp.min(least), jnp.max(largest))
+
+
+def _drawn_afresh(
+    fresh: jax.Array, mass: jax.Array, residual: jax.Array, drawn_for: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Replace the place inside the mass that was reached where the number drawn for a larger mass is used up.
+
+    Given what was reached, the place inside it is uniform again; see `segment_tree.draw`.
+    """
+    is_worn = mass * 2**BITS_PER_UNIFORM < drawn_for
+    return jnp.where(is_worn, fresh * mass, residual), jnp.where(is_worn, mass, drawn_for)
 
 
 def _choose_range(masses: jax.Array, thresholds: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -72,7 +72,7 @@ class Sample(NamedTuple):
     """What every buffer's `sample` returns."""
 
     batch: PyTree  # Batch, or the raw rows [B, L, ...] of something other than transitions
-    handle: Handle
+    handle: PyTree  # Handle, or MixtureHandle
     weights: jax.Array  # float32[B]; ones unless priorities bias the draw, zero where there was nothing to draw
 
 

@@ -233,16 +233,6 @@ class ReferencePriorities:
         largest = max(corrections.values(), default=1.0)
         return {start: correction / largest for start, correction in corrections.items()}
 
-    @staticmethod
-    def sequence_priority(values: Any, mask: Any = None, eta: float = 0.9) -> float:
-        """Returns eta * max + (1 - eta) * mean of the masked steps of one sequence; NaN when there are none."""
-        chosen = np.asarray(values, np.float64)
-        if mask is not None:
-            chosen = chosen[np.asarray(mask, bool)]
-        if chosen.size == 0:
-            return math.nan  # update() ignores it, which is what a sequence without any loss should do
-        return float(eta * np.max(chosen) + (1 - eta) * np.mean(chosen))
-
 
 class ReferenceSegmentTree:
     """A plain list of non-negative leaves with the queries of a sum, min and max tree."""

@@ -20,7 +20,8 @@ class ReferenceBuffer:
     def __init__(self, buffer: jb.ReplayBuffer) -> None:
         self.buffer, view = buffer, buffer.view
         self.ring = ReferenceRing(buffer.length, buffer.num_envs)
-        self.limits = (view.lookahead, view.lookback, view.stride)
+        lookback = view.lookback + (0 if buffer.frames is None else buffer.frames.stack - 1)
+        self.limits = (view.lookahead, lookback, view.stride)
         self.priorities: ReferencePriorities | None = None
         if isinstance(sampler := main_sampler(buffer.sampler), jb.Prioritized):
             self.priorities = ReferencePriorities(

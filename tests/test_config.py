@@ -62,7 +62,7 @@ def test_row_75_a_nested_buffer_with_defaults_filled_in(tmp_path: Path):
     ):
         assert built == expected
         assert type(built.sampler.sampler.alpha) is float
-    assert jb.from_config({"name": "Uniform"}) == jb.Uniform()
+    assert jb.from_config({"name": "Uniform"}) == jb.from_yaml("name: Uniform\nconfig:") == jb.Uniform()
     assert jb.from_config({"name": "uniform", "config": {"length": 5}}) == jb.uniform(5)
     with pytest.raises(FileNotFoundError):
         jb.from_yaml(tmp_path / "missing.yaml")
@@ -126,6 +126,7 @@ def sampler_with(**entries):
 @pytest.mark.parametrize(
     ("given", "messages"),
     [
+        *[({"name": "Uniform", "config": wrong}, [f"config: got {wrong!r}, expected the"]) for wrong in (0, [], "")],
         ({"name": "ReplayBuffer"}, ["config.length: is missing, expected a whole number"]),
         (buffer_with(size=3), ["config.size: is unknown (got 3)", "expected are: sampler, view, length, num_envs"]),
         (buffer_with(length="many"), ["config.length: got 'many', expected a whole number"]),

@@ -35,6 +35,10 @@ BAD_CHUNKS = {
 }
 
 
+def init_with(extras):
+    return jb.uniform(4).init(EXAMPLE._replace(extras=extras))
+
+
 @pytest.mark.parametrize("case", BAD_CHUNKS)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_bad_chunks_are_refused_by_name(case, jitted):
@@ -109,6 +113,20 @@ def test_unknown_environments_under_jit_are_ignored():
         (lambda: jb.ReplayBuffer(jb.NStep(), jb.Uniform(), length=4), "in the place of the view"),
         (lambda: jb.Sequence(3, burn_in=3), "leaves no step to learn from"),
         (lambda: jb.uniform(4).init(()), "holds no arrays"),
+        (lambda: init_with(jax.random.key(0)), r"init\(\).*leaf \.extras.*PRNG key.*key_data"),
+        (lambda: init_with({"name": "a"}), r"init\(\).*leaf \.extras\['name'\].*'a'.*numbers"),
+        (lambda: init_with(np.array(["a"])), r"init\(\).*leaf \.extras.*numbers"),
+        (lambda: init_with(object()), r"init\(\).*leaf \.extras.*numbers"),
+        (lambda: jb.EpisodicReturns(reward_clip=(1, -1)), r"reward_clip=\(1, -1\).*\(least, most\)"),
+        (lambda: jb.EpisodicReturns(reward_clip=(1, 2, 3)), r"reward_clip=\(1, 2, 3\).*\(least, most\)"),
+        (lambda: jb.EpisodicReturns(reward_clip=2.0), r"reward_clip=2\.0.*\(least, most\)"),
+        (lambda: jb.Mix(others=[jb.Episodic()], ratios=(0.5,)), r"Mix\(others=.*must be a tuple"),
+        (lambda: jb.Mix(others=jb.Uniform(), ratios=(0.5,)), r"Mix\(others=.*must be a tuple"),
+        (lambda: jb.Mix(others=(jb.Uniform(),), ratios=[0.5]), r"Mix\(ratios=.*must be a tuple"),
+        (lambda: jb.Mix(others=(jb.Uniform(),), ratios=0.5), r"Mix\(ratios=.*must be a tuple"),
+        (lambda: jb.Mixture([jb.uniform(4)]), r"Mixture\(buffers=.*must be a tuple"),
+        (lambda: jb.Mixture(jb.uniform(4)), r"Mixture\(buffers=.*must be a tuple"),
+        (lambda: jb.Mixture((jb.uniform(4),), [1]), r"Mixture\(ratios=.*must be a tuple"),
     ],
 )
 def test_bad_construction(build, message):

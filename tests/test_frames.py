@@ -12,6 +12,8 @@ import pytest
 from helpers import every_slot
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import host
+from jaxrl_buffers.storage import ring
 
 LENGTH, NUM_ENVS, STACK = 9, 2, 3
 
@@ -171,6 +173,95 @@ def test_rows_are_read_back_whole():
     image, live = buffer.get_field(states[0], "next_obs.image", handle)
     assert live.all()
     np.testing.assert_array_equal(image, np.stack([chunk.next_obs["image"][6, 0], chunk.next_obs["image"][4, 1]]))
+
+
+def numbered(length, num_finals=1, **options):
+    """Return a buffer of stacks of three numbers, and a function that adds one row an element of `ends`."""
+    buffer = jb.uniform(length).replace(frames=jb.Frames(STACK, num_finals=num_finals), **options)
+    blank = np.zeros(STACK, np.float32)
+    row = jb.Transition(blank, np.int32(0), np.float32(0), np.bool_(False), np.bool_(False), blank)
+
+    def add(state, ends, begin=0):
+        """Add rows whose newest frames are their numbers; those of `ends` finish an episode."""
+        first = begin
+        for number, end in enumerate(ends, begin):
+            stacks = [np.float32(np.clip(np.arange(last - 2, last + 1), first, None)) for last in (number, number + 1)]
+            one = row._replace(obs=stacks[0], action=np.int32(number), terminated=np.bool_(end), next_obs=stacks[1])
+            state = helpers.add(buffer, state, helpers.stack([[one]]))
+            first = number + 1 if end else first
+        return state
+
+    return buffer, buffer.init(row), add
+
+
+def test_row_58_the_earliest_rows_are_no_starts_and_are_left_out():
+    """Of a ring of 9 rows in one long episode: after 8 adds starts from 2 on, after 14 adds from 7 on."""
+    buffer, empty, add = numbered(LENGTH)
+    for num_rows, first_start, first_whole in ((3, 2, 0), (8, 2, 0), (14, 7, 7)):
+        state = add(empty, [False] * num_rows)
+        for method in ("independent", "stratified", "distinct"):
+            drawing = buffer.replace(sampler=jb.Uniform(method))
+            sample = helpers.sample(drawing, state, jax.random.key(0), batch_size=64)
+            drawn = np.asarray(sample.handle.position)[np.asarray(sample.weights) > 0]
+            assert set(drawn.tolist()) == set(range(first_start, num_rows))
+        rows = host.gather_all(buffer, state)
+        assert rows.action[:, 0].tolist() == list(range(first_whole, num_rows))
+        expected = np.clip(np.arange(first_whole, num_rows)[:, None] + np.arange(-2, 1)[None], 0, None)
+        np.testing.assert_array_equal(rows.obs[:, 0], expected)
+        np.testing.assert_array_equal(rows.next_obs[:, 0, -1], expected[:, -1] + 1)
+
+
+def test_rows_whose_frames_are_gone_are_told_apart_from_rows_that_are():
+    """Six rows after nine: 3 and 4 lack older frames; with one final kept, 6 lacks its `next_obs` once 8 has ended."""
+    buffer, empty, add = numbered(6)
+    state = add(empty, [False] * 9)
+    assert host.gather_all(buffer, state).action[:, 0].tolist() == [5, 6, 7, 8]
+    with pytest.raises(ValueError, match=r"dequeue\(\).* 2 rows.* frames .* gone"):
+        host.dequeue(buffer, state, 2)
+    with pytest.raises(ValueError, match=r"asked for 5 rows, but the environments hold \[4\]"):
+        host.dequeue(buffer, buffer.drop_oldest(state, 2), 5)
+    taken, rows = host.dequeue(buffer, add(empty, [False] * 4), 2)
+    assert rows.action[:, 0].tolist() == [0, 1]
+    assert int(taken.storage.size) == 2
+    handle = jb.Handle(jnp.zeros(6, jnp.int32), jnp.arange(3, 9))
+    for field, live in (("action", [1] * 6), ("obs", [0, 0, 1, 1, 1, 1]), ("next_obs", [0, 0, 1, 1, 1, 1])):
+        assert buffer.get_field(state, field, handle)[1].tolist() == live
+    with pytest.raises(ValueError, match=r"not stored.*\[3, 4\]"):
+        host.get_field(buffer, state, "obs", handle)
+    lost = add(empty, [number in (6, 8) for number in range(9)])
+    for field, live in (("action", [1] * 6), ("obs", [0, 0, 1, 1, 1, 1]), ("next_obs", [0, 0, 1, 0, 1, 1])):
+        assert buffer.get_field(lost, field, handle)[1].tolist() == live
+    with pytest.raises(ValueError, match=r"gather_all\(\).*final.*num_finals"):
+        host.gather_all(buffer, lost)
+
+
+def test_raw_sequences_with_a_lost_final_have_weight_zero():
+    """Rows that are no transitions come without a mask."""
+    buffer, state, add = numbered(6, view=jb.Sequence(2))
+    state = add(state, [number in (3, 5) for number in range(6)])
+    raw = buffer.gather_all(state)[0]._asdict()
+    state = helpers.add(buffer, buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], raw)), raw)
+    sample, legal = every_slot(buffer, state)
+    assert sample.batch["obs"].shape == (6, 2, STACK)
+    assert np.asarray(sample.weights)[np.asarray(legal)].tolist() == [0, 0, 1]  # starts 2, 3 and 4
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_finals_are_counted_beyond_the_limit(before):
+    """The number of the final frame to come starts again at 0, and which ones are lost stays the same."""
+    ends = [number % 2 == 1 for number in range(LENGTH)]
+    buffer, state, add = numbered(LENGTH, num_finals=2)
+    number = jnp.full(1, (ring.POSITION_LIMIT - before) % ring.POSITION_LIMIT, jnp.int32)
+    store = state.storage.frames.replace(next_final=number)
+    state = add(state._replace(storage=state.storage._replace(frames=store)), ends)
+    assert int(state.storage.frames.next_final[0]) == sum(ends) - before
+    handle = jb.Handle(jnp.zeros(LENGTH, jnp.int32), jnp.arange(LENGTH))
+    values, live = buffer.get_field(state, "next_obs", handle)
+    assert live.tolist() == [number not in (1, 3) for number in range(LENGTH)]
+    np.testing.assert_array_equal(np.asarray(values)[np.asarray(live), -1], np.flatnonzero(live) + 1)
+    broken = buffer.mark_break(state)
+    assert int(broken.storage.frames.next_final[0]) == sum(ends) - before + 1
+    assert int(buffer.stats(broken)["lost_finals"]) == 3
 
 
 def test_observations_that_are_not_stacked_are_kept_once():

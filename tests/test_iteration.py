@@ -40,9 +40,11 @@ def test_priorities_flow_from_batch_to_batch():
     assert sorted(np.asarray(seen).ravel().tolist()) == list(range(8))
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_every_start_comes_once_an_epoch_in_a_new_order(lockstep):
-    buffer, state = number_buffer(10, 2, view=jb.Sequence(2), lockstep=lockstep, sampler=jb.Prioritized())
+@pytest.mark.parametrize(("lockstep", "period"), [(True, 1), (False, 1), (True, 2), (False, 2)])
+def test_every_start_comes_once_an_epoch_in_a_new_order(lockstep, period):
+    buffer, state = number_buffer(
+        10, 2, view=jb.Sequence(2, period=period), lockstep=lockstep, sampler=jb.Prioritized()
+    )
     state = helpers.add(buffer, state, scalars(range(7), 2))
     if not lockstep:
         state = helpers.add(buffer, state, scalars([7], 1), env_ids=np.array([1]))
@@ -53,12 +55,12 @@ def test_every_start_comes_once_an_epoch_in_a_new_order(lockstep):
     env, position, weights = (
         np.asarray(leaf).reshape(3, -1) for leaf in (samples.handle.env, samples.handle.position, samples.weights)
     )
-    assert weights.shape == (3, 20)  # room for 18 starts of a full buffer
+    assert weights.shape == (3, {1: 20, 2: 12}[period])  # room for the 18, or 10, starts of a full buffer
     orders = []
     for epoch in range(3):
         drawn = weights[epoch] > 0
         starts = list(zip(env[epoch][drawn].tolist(), position[epoch][drawn].tolist(), strict=True))
-        expected = [(e, p) for e in range(2) for p in range(6 + (e == 1 and not lockstep))]
+        expected = [(e, p) for e in range(2) for p in range(0, 6 + (e == 1 and not lockstep), period)]
         assert sorted(starts) == expected
         assert drawn[: len(starts)].all()
         orders.append(tuple(starts))

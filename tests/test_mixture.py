@@ -11,6 +11,7 @@ import pytest
 from helpers import assert_frequencies, scalars
 
 import jaxrl_buffers as jb
+from algorithms import DDQN, Plan, Torso, environments, train
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 add = jax.jit(jb.Mixture.add, static_argnames="part")
@@ -100,6 +101,45 @@ def test_it_serves_where_a_buffer_does():
         f"{i}/{name}" for i in (0, 1) for name in mixture.buffers[0].stats(last.parts[0])
     }
     assert "buffers.0.sampler.beta" in jb.parameters(mixture)
+
+
+def test_offline_and_online_data_train_together():
+    """Through the training loop: new rows go to the first part, priorities to both."""
+    env = environments.make("CartPole-v1")
+    agent = DDQN(env.action_space, Torso((4,)))
+    online, offline = jb.prioritized(40, 2), jb.prioritized(8)
+    mixture = jb.Mixture((online, offline), (3, 1))
+    options = {
+        "total_steps": 48,
+        "num_envs": 2,
+        "start_steps": 24,
+        "update_every": 12,
+        "num_updates": 2,
+        "test_every": 0,
+    }
+    plan = Plan(**options, mini_batch_size=8)
+    state = mixture.init(env.transition(()))
+    chunk = jax.tree.map(lambda leaf: jnp.ones((8, 1, *leaf.shape[2:]), leaf.dtype), state.parts[0].storage.data)
+    state = mixture.add(state, chunk, part=1)
+    trained, metrics = jax.jit(lambda key: train(key, agent, mixture, env, plan, state))(jax.random.key(0))
+    first, second = trained.buffer.parts
+    assert int(first.storage.head) == 24
+    chex.assert_trees_all_equal(second.storage, state.parts[1].storage)
+    for part in trained.buffer.parts:
+        stored = helpers.leaves(part)[helpers.leaves(part) > 0]
+        assert np.unique(stored).size > 1
+    assert 0 < float(metrics["sample_age"][-1]) < 24
+    newest = mixture.mark_break(trained.buffer).parts[0].storage.data
+    assert (newest.truncated | newest.terminated)[23].all()
+    with pytest.raises(ValueError, match="only 24 samples can be drawn"):
+        Plan(**options, mini_batch_size=36).check_buffer(mixture)
+
+
+def test_ages_count_in_the_buffer_of_each_row():
+    mixture, state = online_and_offline()
+    handle = jb.MixtureHandle(jnp.int32([0, 1, 1]), jnp.int32([0, 1, 0]), jnp.int32([9, 19, 4]))
+    assert mixture.age(state, handle).tolist() == [0, 0, 15]
+    assert mixture.num_envs == 1
 
 
 def test_misuse_is_refused():

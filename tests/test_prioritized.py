@@ -11,7 +11,7 @@ import pytest
 from helpers import number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers import host, segment_ranges, segment_tree
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}  # leaves are the priorities themselves
 
@@ -64,9 +64,25 @@ def test_row_20_frequencies_follow_the_priorities(stratified):
     assert np.abs(z).max() < 4
 
 
+def test_draws_from_many_ranges_do_not_wear_out_their_random_numbers(monkeypatch):
+    """Of 4096 environments with five starts each, by numbers of 13 bits, which can name two places in each of them."""
+    uniform = jax.random.uniform
+    monkeypatch.setattr(jax.random, "uniform", lambda *args: jnp.floor(uniform(*args) * 2**13) / 2**13)
+    begins = jnp.arange(0, 8 * 4096, 8, dtype=jnp.int32)
+
+    @jax.jit
+    def draw(key):
+        tree = segment_tree.from_leaves(jnp.ones(8 * 4096))
+        return segment_ranges.draw(tree, key, 20_000, begins, begins + 5, stratified=False)[0]
+
+    indices = draw(jax.random.key(0))
+    helpers.assert_frequencies(np.bincount(np.asarray(indices) % 8), np.ones(5))
+    assert np.unique(np.asarray(indices) // 8).size > 4_000
+
+
 def test_the_weighted_mean_is_the_uniform_mean():
-    priorities = np.random.default_rng(0).gamma(1.0, size=40) + 0.05
-    buffer, state = with_priorities(priorities, beta=1.0, stratified=False)
+    priorities = np.linspace(0.2, 4, 40)  # rising with the values: their plain mean would be 25
+    buffer, state = with_priorities(priorities, beta=1.0, stratified=False, **RAW)
     sample = helpers.sample(buffer, state, jax.random.key(0), batch_size=200_000)
     weights, values = np.asarray(sample.weights, np.float64), np.asarray(sample.batch[:, 0], np.float64)
     assert abs((weights * values).sum() / weights.sum() - np.arange(40).mean()) < 0.25

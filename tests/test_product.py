@@ -30,20 +30,36 @@ VIEWS = {
     "sequence": jb.Sequence(length=3, burn_in=1, gamma=0.9),
     "hindsight": jb.Hindsight(jb.NStep(n=3, gamma=0.9), achieved="next_obs.x", relabel=relabel),
 }
-# All pairs of a sampler and a view; the storages alternate, so that each one meets each sampler and each view.
+STORAGES = {
+    "lockstep": {},
+    "cursors": {"lockstep": False},
+    "frames": {"frames": jb.Frames(stack=2, axis=0, stacked="image", num_finals=LENGTH)},
+}
+# All pairs of a sampler and a view; the storages take turns, so that each one meets each sampler and each view.
 PRODUCTS = [
-    (lockstep, sampler, view)
-    for (sampler, view), lockstep in zip(itertools.product(SAMPLERS, VIEWS), itertools.cycle([True, False]))
+    ([*STORAGES][(first + second) % len(STORAGES)], sampler, view)
+    for (first, sampler), (second, view) in itertools.product(enumerate(SAMPLERS), enumerate(VIEWS))
 ]
 
 
-def random_stream(rng, num_steps, lockstep):
+def continued(rows):
+    """Let every row begin with the observation that the one before led to, and stacks hold the two newest frames."""
+    for before, after in itertools.pairwise([None, *rows]):
+        for env, row in enumerate(after[0]):
+            last = None if before is None else before[0][env]
+            obs = row.obs if last is None or last.terminated or last.truncated else last.next_obs
+            image = np.concatenate([obs["image"][1:], row.next_obs["image"][1:]])
+            after[0][env] = row._replace(obs=obs, next_obs=row.next_obs | {"image": image})
+    return rows
+
+
+def random_stream(rng, num_steps, lockstep, has_frames):
     """Return rows, which of them are added, new priorities and progress, each with a first axis of steps."""
     rows = [[[random_transition(rng, 10 * step + env) for env in range(NUM_ENVS)]] for step in range(num_steps)]
     mask = None if lockstep else rng.random((num_steps, NUM_ENVS)) < 0.7
     priorities = rng.gamma(1.0, size=(num_steps, BATCH)).astype(np.float32)
     progress = rng.choice([0.0, 0.1, 0.5], num_steps).astype(np.float32)
-    return rows, (mask, priorities, progress)
+    return continued(rows) if has_frames else rows, (mask, priorities, progress)
 
 
 def run(buffer, chunks, masks, priorities, progress, keys):
@@ -84,7 +100,8 @@ def one_by_one(program, *inputs):
 
 
 def check(buffer, num_steps, num_streams, is_vmapped):
-    streams = [random_stream(np.random.default_rng(seed), num_steps, buffer.lockstep) for seed in range(num_streams)]
+    storage = buffer.lockstep, buffer.frames is not None
+    streams = [random_stream(np.random.default_rng(seed), num_steps, *storage) for seed in range(num_streams)]
     chunks = stack_all([stack_all([stack(row) for row in rows]) for rows, _ in streams])
     keys = jax.random.split(jax.random.key(0), (num_streams, num_steps))
     inputs = (chunks, *stack_all([other for _, other in streams]), keys)
@@ -95,10 +112,10 @@ def check(buffer, num_steps, num_streams, is_vmapped):
         follow(buffer, rows, *other, jax.tree.map(lambda leaf, number=number: leaf[number], samples))
 
 
-@pytest.mark.parametrize(("lockstep", "sampler", "view"), PRODUCTS)
-def test_any_storage_sampler_and_view_go_together(lockstep, sampler, view):
+@pytest.mark.parametrize(("storage", "sampler", "view"), PRODUCTS)
+def test_any_storage_sampler_and_view_go_together(storage, sampler, view):
     check(
-        jb.ReplayBuffer(SAMPLERS[sampler], VIEWS[view], length=LENGTH, num_envs=NUM_ENVS, lockstep=lockstep),
+        jb.ReplayBuffer(SAMPLERS[sampler], VIEWS[view], length=LENGTH, num_envs=NUM_ENVS, **STORAGES[storage]),
         num_steps=30,
         num_streams=2,
         is_vmapped=False,

@@ -76,6 +76,28 @@ def test_uneven_environments_count_by_their_starts(method):
 
 
 @pytest.mark.parametrize("method", ["independent", "stratified", "distinct"])
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_rows_10_and_11_sequences_start_at_every_period(method, lockstep):
+    """Of a ring of 9 rows that hold 5..13, and, with cursors of their own, another one that holds 0..4."""
+    view = jb.Sequence(2, period=3)
+    buffer, state = number_buffer(9, 2, view=view, sampler=jb.Uniform(method), lockstep=lockstep)
+    mask = None if lockstep else np.array([[True, True]] * 5 + [[True, False]] * 2)
+    for begin in (0, 7):
+        state = helpers.add(buffer, state, scalars(range(begin, begin + 7), 2), mask=mask)
+        mask = None if lockstep else np.array([[True, False]] * 7)
+    expected = [[0, 6], [0, 9], [0, 12], *([[1, 6], [1, 9], [1, 12]] if lockstep else [[1, 0], [1, 3]])]
+    env, position, valid = drawn_starts(buffer, state, 5_000, 5)
+    assert valid.all()
+    starts, counts = np.unique(np.stack([env, position], -1).reshape(-1, 2), axis=0, return_counts=True)
+    assert starts.tolist() == expected
+    assert int(buffer.num_valid(state)) == len(expected)
+    if method != "independent":  # five of five or six
+        counts = counts[counts < 5_000]
+    if counts.size:
+        assert_uniform(counts)
+
+
+@pytest.mark.parametrize("method", ["independent", "stratified", "distinct"])
 def test_balanced_environments_get_equal_shares_in_order(method):
     buffer, state = uneven(jb.Sequence(1), method, balanced=True)
     env, position, valid = drawn_starts(buffer, state, 20_000, 8)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import shares
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_number, require_tuple
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
@@ -48,11 +48,13 @@ class Mix(struct.PyTreeNode):
     ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
 
     def __post_init__(self):
+        require_tuple("Mix", "others", self.others, "samplers")
+        require_tuple("Mix", "ratios", self.ratios, "numbers")
         for ratio in self.ratios:
             require_number("Mix", "ratios", ratio, 0, 1)
         if sum(self.ratios) > 1 + shares.TOLERANCE:
             raise ValueError(f"Mix(ratios={self.ratios}): the shares make up more than the batch; lower them.")
-        if isinstance(self.others, (tuple, list)) and len(self.others) != len(self.ratios):
+        if isinstance(self.others, tuple) and len(self.others) != len(self.ratios):
             raise ValueError(
                 f"Mix(): {len(self.others)} other samplers have {len(self.ratios)} `ratios`; give one ratio for each."
             )

@@ -48,7 +48,8 @@ class Frames(struct.PyTreeNode):
     `2 * stack` frames to `1 + 1 / 8`.
 
     The oldest `stack - 1` rows of each environment are no starts, because the frames before them are gone. If the final
-    observation of a sample is gone, it has mask False and weight 0; `buffer.stats` counts such rows as `lost_finals`.
+    observation of a sample is gone, it has mask False and weight 0 (raw sequences only the weight, having no mask);
+    `buffer.stats` counts such rows as `lost_finals`.
 
     Args:
         stack: frames of a stack; 1 if observations are not stacked, to save only `next_obs`.
@@ -231,11 +232,23 @@ def is_lost(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
     return _is_end(ring.read(storage, row, env)) & (age >= num_finals)
 
 
-def is_complete(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Tell which rows have all their frames, those of their `next_obs` included."""
+def has_stack(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Tell which rows have all the frames of their `obs`."""
     steps = storage.frames.steps.at[row, env].get(mode="clip")
     oldest = ring.age_of_row(storage, row, env) + steps
-    return (oldest < ring.of_env(storage.size, env)) & ~is_lost(storage, row, env)
+    return oldest < ring.of_env(storage.size, env)
+
+
+def is_complete(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Tell which rows have all their frames, those of their `next_obs` included."""
+    return has_stack(storage, row, env) & ~is_lost(storage, row, env)
+
+
+def has_field(storage: Ring, name: str, row: jax.Array, env: jax.Array) -> jax.Array:
+    """Tell of which rows the field at a dotted path can be read."""
+    if not isinstance(storage.frames, FrameStore) or name.split(".")[0] not in ("obs", "next_obs"):
+        return jnp.ones(row.shape, bool)
+    return (has_stack if name.split(".")[0] == "obs" else is_complete)(storage, row, env)
 
 
 def mark_break(storage: Ring) -> Ring:
