@@ -58,3 +58,10 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
         length, num_envs, achieved="next_obs.x", relabel=relabel, n=3, gamma=0.9, sampler=jb.Prioritized()
     ),
 }
+# With several buffers behind one interface; their state has no storage of its own.
+ALL: dict[str, Callable[[int, int], jb.ReplayBuffer | jb.Mixture]] = {
+    **BUFFERS,
+    "mixture": lambda length, num_envs: jb.Mixture(
+        (jb.prioritized(length, num_envs, n=2), jb.uniform(2 * length, num_envs)), (2, 1)
+    ),
+}

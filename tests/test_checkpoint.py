@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import EXAMPLE, random_transition, stack
-from registry import BUFFERS
+from registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import checkpoint, segment_tree
@@ -70,10 +70,10 @@ def material(seed, count=5):
     return chunks, jax.random.split(jax.random.key(seed), count)
 
 
-@pytest.mark.parametrize("name", BUFFERS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_buffer_comes_back_and_continues_bit_for_bit(name, tmp_path):
     """Row 67: what is sampled after a restore, and its weights, are what would have been sampled without it."""
-    buffer = BUFFERS[name](LENGTH, NUM_ENVS)
+    buffer = ALL[name](LENGTH, NUM_ENVS)
     state, _ = play(buffer, buffer.init(EXAMPLE), *material(0))
     checkpoint.save(tmp_path, state)
     restored = checkpoint.restore(tmp_path, jax.eval_shape(buffer.init, EXAMPLE))

@@ -10,7 +10,7 @@ import helpers
 import jax
 import jax.numpy as jnp
 import pytest
-from registry import BUFFERS
+from registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
 
@@ -48,8 +48,7 @@ def loop(order, buffer, carry, inputs):
 def abstract_arguments(buffer, num_seeds=None, num_rows=2):
     def arguments(key):
         state = buffer.init(helpers.EXAMPLE)
-        handle = jb.Handle(jnp.zeros(BATCH, jnp.int32), jnp.zeros(BATCH, jnp.int32))
-        return (state, handle), jax.random.split(key, 3)
+        return (state, buffer.sample(state, key, BATCH).handle), jax.random.split(key, 3)
 
     if num_seeds is not None:
         arguments = jax.vmap(arguments)
@@ -62,7 +61,7 @@ def abstract_arguments(buffer, num_seeds=None, num_rows=2):
 
 
 def compiled_loop(name, length, order=ORDERS[0], num_seeds=None, num_rows=2, num_envs=2):
-    buffer = BUFFERS[name](length, num_envs)
+    buffer = ALL[name](length, num_envs)
     program = functools.partial(loop, order)
     if num_seeds is not None:
         program = jax.vmap(program, in_axes=(None, 0, 0))
@@ -106,7 +105,7 @@ def assert_in_place(compiled):
     assert compiled.memory_analysis().temp_size_in_bytes < LARGE  # not even one byte a row
 
 
-@pytest.mark.parametrize("name", [name for name in BUFFERS if name not in COVERED])
+@pytest.mark.parametrize("name", [name for name in ALL if name not in COVERED])
 def test_the_whole_loop_is_in_place(name):
     assert_in_place(compiled_loop(name, LARGE))
 
@@ -186,9 +185,9 @@ def test_donated_memory_is_reused():
     assert all(old == new for old, new, size in zip(before, after, sizes, strict=True) if size >= 64)
 
 
-@pytest.mark.parametrize("name", BUFFERS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_fresh_state_can_be_donated(name):
     """No two leaves share their memory, which could not be given away twice."""
-    leaves = jax.tree.leaves(BUFFERS[name](64, 2).init(helpers.EXAMPLE))
+    leaves = jax.tree.leaves(ALL[name](64, 2).init(helpers.EXAMPLE))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size]
     assert len(set(pointers)) == len(pointers)
