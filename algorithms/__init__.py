@@ -2,6 +2,7 @@
 
 from algorithms import environments
 from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
+from algorithms.averaging import Averaged
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
@@ -31,6 +32,7 @@ __all__ = [
     "TD3",
     "Agent",
     "AttractionKL",
+    "Averaged",
     "Box",
     "Discrete",
     "LinearDecay",

@@ -71,7 +71,7 @@ def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
     return jax.tree.map(lambda grad: grad * scale, grads)
 
 
-def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array) -> PyTree:
+def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array | bool = True) -> PyTree:
     """Return `rate * target + (1 - rate) * online` where `update`, else the target as it is.
 
     A rate of 1 freezes the target, 0 copies the online parameters.

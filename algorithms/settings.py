@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algorithms import environments, memory
+from algorithms.averaging import Averaged
 from algorithms.ddpg import DDPG
 from algorithms.ddqn import DDQN
 from algorithms.environments import Environment
@@ -85,6 +86,8 @@ class Settings:
         sequence_length: steps that off-policy algorithms learn from in one go, if there is a memory.
         burn_in: steps at the beginning of a sequence that only refresh the memory.
         anneals: bring the learning rates down to zero over the run, in a straight line.
+        averaging: act by an average of parameters, with this weight on the old one at every update, where actions are
+            deterministic, as in tests; 0 to act by the parameters themselves.
         normalizes: bring observations, as networks see them, to mean 0 and deviation 1.
         agent: hyper-parameters of the algorithm.
         sampler: hyper-parameters of the buffer's sampler, or of the rollout.
@@ -108,6 +111,7 @@ class Settings:
     sequence_length: int = 20
     burn_in: int = 5
     anneals: bool = False
+    averaging: float = 0.0
     normalizes: bool = False
     agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -130,6 +134,7 @@ class Settings:
                 "from other goals; use an off-policy algorithm, or none."
             )
         require_choice("Settings", "memory", self.memory, MEMORIES)
+        require_number("Settings", "averaging", self.averaging, 0, 1)
         require_integer("Settings", "memory_size", self.memory_size, 1)
         require_integer("Settings", "sequence_length", self.sequence_length, 1)
         require_integer("Settings", "burn_in", self.burn_in, 0)
@@ -168,6 +173,7 @@ class Settings:
         schedule = LinearDecay(num_updates) if self.anneals else None
         agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
         agent = agent if self.memory == "none" else Recurrent(agent, self.n_step)
+        agent = Averaged(agent, self.averaging) if self.averaging else agent
         agent = Normalized(agent) if self.normalizes else agent
         buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
         self.plan.check_buffer(buffer, by_columns=self.memory != "none")
