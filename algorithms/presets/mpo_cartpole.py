@@ -16,11 +16,12 @@ SETTINGS = {
     "n_step": 5,
     "capacity": 100_000,
     "hidden_sizes": (64, 64),
+    "averaging": 0.9998,
     "agent": {
         "learning_rate_q": 1e-3,
         "learning_rate_pi": 1e-3,
         "max_grad_norm": 40.0,
         "polyak": 0.99,
-        "dual_constraint": 0.02,
+        "dual_constraint": 0.1,
     },
 }
