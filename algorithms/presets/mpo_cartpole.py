@@ -14,6 +14,7 @@ SETTINGS = {
         num_test_episodes=10,
     ),
     "n_step": 5,
+    "gamma": 0.995,
     "capacity": 100_000,
     "hidden_sizes": (64, 64),
     "averaging": 0.9998,
