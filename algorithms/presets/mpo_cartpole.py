@@ -18,6 +18,7 @@ SETTINGS = {
     "capacity": 100_000,
     "hidden_sizes": (64, 64),
     "averaging": 0.9998,
+    "normalizes": True,
     "agent": {
         "learning_rate_q": 1e-3,
         "learning_rate_pi": 1e-3,
