@@ -164,8 +164,8 @@ def draw(
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
     """
-    depth = num_levels(tree)
-    uniforms = jax.random.uniform(key, (-(-depth // LEVELS_PER_UNIFORM), batch_size), jnp.float32)
+    num_redraws = (_first_level(tree) + 1) // LEVELS_PER_UNIFORM
+    uniforms = jax.random.uniform(key, (1 + num_redraws, batch_size), jnp.float32)
     summary = reduce(tree)
     indices, leaves = _descend(tree, fractions(uniforms[0], stratified) * summary.total, uniforms[1:])
     return indices, leaves, summary
@@ -192,6 +192,11 @@ def _rows_by_level(capacity: int) -> list[int]:
     while rows[-1] > 1:
         rows.append(-(-rows[-1] // FAN_OUT))
     return rows
+
+
+def _first_level(tree: SegmentTree) -> int:
+    """Return the level at which a search begins."""
+    return next(level for level, rows in enumerate(_rows_by_level(tree.capacity)) if rows <= FIRST_ROWS)
 
 
 def _first_top_level(rows_by_level: list[int]) -> int:
@@ -313,9 +318,8 @@ def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, 
 
 def _descend(tree: SegmentTree, residual: jax.Array, uniforms: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Follow residuals `[B]` from the top to leaves; `uniforms[stage, B]` redraw them on the way."""
-    rows_by_level = _rows_by_level(tree.capacity)
     # All begin among the same few nodes, which need not be gathered for each of them.
-    first = next(level for level, rows in enumerate(rows_by_level) if rows <= FIRST_ROWS)
+    first = _first_level(tree)
     nodes = _whole_level(tree, first)[:, 0].reshape(-1)
     node, residual, mass = pick(jnp.broadcast_to(nodes, (residual.shape[0], nodes.shape[0])), residual)
     for depth, level in enumerate(range(first - 1, -1, -1), 2):  # the first step may stand for two

@@ -6,13 +6,10 @@ from pathlib import Path
 
 # Most tests compile many programs that each run briefly. Set before JAX is imported, and inherited by subprocesses.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# Programs that were compiled once, by another worker, a subprocess or an earlier run, are not compiled again.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "compiled"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -29,3 +26,21 @@ def optimized_code() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
+def compiled_once(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Compile every program once, in this process and in those that get the environment which is returned."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # which is opened when something is compiled, and then stays as it is
+    yield {name.upper(): str(value) for name, value in options.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()

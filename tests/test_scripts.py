@@ -48,6 +48,7 @@ def training_benchmark():
     return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))["main"]
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_the_training_benchmark_reports_and_writes_json(training_benchmark, tmp_path, capsys):
     path = tmp_path / "results.json"
     assert training_benchmark(["--quick", "--agents", "ddqn", "--json", str(path)]) == 0

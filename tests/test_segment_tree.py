@@ -187,6 +187,16 @@ def test_draws_follow_the_leaves(stratified):
     assert np.abs(z[expected[values > 0] > 5]).max() < 5
 
 
+@pytest.mark.parametrize("capacity", [1, 8, 9, 32, 33, 256, 257, 2_048, 2_049, 4_096, 4_097, 16_384, 16_385])
+def test_trees_of_every_height_are_drawn_from(capacity):
+    """The few leaves that are not zero, the first and last ones among them, are found where they are."""
+    places = sorted({0, capacity // 2, capacity - 1})
+    tree = segment_tree.from_leaves(jnp.zeros(capacity).at[jnp.array(places)].set(1.0))
+    drawn, mass, _ = draw(tree, jax.random.key(0), batch_size=12)
+    assert np.asarray(drawn).tolist() == np.repeat(places, 12 // len(places)).tolist()
+    assert np.all(mass == 1)
+
+
 def test_stratified_draws_hit_every_stratum_once():
     drawn, _, _ = draw(segment_tree.from_leaves(jnp.ones(1000)), jax.random.key(0), batch_size=1000)
     assert np.abs(np.asarray(drawn) - np.arange(1000)).max() <= 1

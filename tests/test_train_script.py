@@ -28,8 +28,8 @@ TINY = (
 NUM_CHUNKS = 100  # of two iterations
 
 
-def start(*arguments, cwd):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def start(*arguments, cwd, environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -87,7 +87,7 @@ def state_of(folder):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
 
 
-def test_a_run_killed_again_and_again(main, tmp_path, capsys, monkeypatch):
+def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, monkeypatch):
     """SIGKILL between and during checkpoints, then SIGTERM: whenever it is resumed, it ends as if never stopped."""
     monkeypatch.chdir(tmp_path)
     assert main([*TINY, "--out", "whole"]) == 0
@@ -96,7 +96,7 @@ def test_a_run_killed_again_and_again(main, tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng()
     saved = []
     for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
-        process = start(*command, cwd=tmp_path)
+        process = start(*command, cwd=tmp_path, environment=compiled_once)
         command = ("--resume", "killed")
         enough = num_saved(folder) + 3  # then it is under way
         wait_for(process, lambda enough=enough: num_saved(folder) >= enough)
