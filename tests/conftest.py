@@ -15,6 +15,18 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+MAPPINGS = Path("/proc/self/maps")  # on Linux
+MANY_MAPPINGS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs() -> Iterator[None]:
+    """Forget compiled programs when there are many: each maps memory, and Linux allows a process 65,530 mappings."""
+    yield
+    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MANY_MAPPINGS:
+        jax.clear_caches()
+
+
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)
