@@ -168,6 +168,11 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
 
 
 def _write_one(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
+    """Write one row, together with a neighbour as it is.
+
+    XLA's CPU backend would fuse a slice of a single row into later gathers, and keep their other reads right by copying
+    the whole leaf.
+    """
     if leaf.shape[0] == 1:
         return new
     start = jnp.minimum(row, leaf.shape[0] - 2)
