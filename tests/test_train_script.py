@@ -216,7 +216,7 @@ def test_files_that_cannot_be_used(main, capsys, begun):
 
 
 def test_a_second_signal_is_one_clear_line(main, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "start", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(run, "start", lambda *_: signal.default_int_handler(signal.SIGINT, None))
     assert main(["ddqn", "CartPole-v1", "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "train.py: stopped by SIGINT at once.\n"
 
