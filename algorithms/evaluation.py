@@ -11,6 +11,7 @@ from algorithms.environments import Environment, EnvironmentState
 from algorithms.types import Agent
 from jaxrl_buffers.checks import require_integer
 from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.unrolled_keys import unrolled
 
 
 class _Progress(NamedTuple):
@@ -48,7 +49,7 @@ def evaluate(
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(f"{env.name} has no time limit; give evaluate() `max_steps`, or episodes may never end.")
-    key_reset, key_play = jax.random.split(key)
+    key_reset, key_play = jax.random.split(unrolled(key))
 
     def step(progress: _Progress) -> _Progress:
         keys = jax.random.split(jax.random.fold_in(key_play, progress.step), 1 + num_episodes)

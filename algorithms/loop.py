@@ -26,6 +26,7 @@ from algorithms.types import Agent, Metrics
 from jaxrl_buffers import Mixture, ReplayBuffer, Transition
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree, Sample, Scalar
+from jaxrl_buffers.unrolled_keys import unrolled
 
 Replay = ReplayBuffer | Mixture  # to learn off-policy
 Buffer = Replay | Rollout  # a rollout to learn on-policy
@@ -101,7 +102,8 @@ def init(
 ) -> TrainState:
     """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
     plan.check_buffer(buffer)
-    key_agent, key_env, key_warmup, key_train = jax.random.split(key, 4)
+    *keys, key_train = jax.random.split(key, 4)
+    key_agent, key_env, key_warmup = map(unrolled, keys)
     agent_state = agent.init(key_agent, env.obs, env.action_space.example)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
@@ -131,7 +133,8 @@ def run(
 
     # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
-    keys = jax.vmap(lambda i: _iteration_keys(jax.random.fold_in(state.key, i), plan))(iterations)
+    key = unrolled(state.key)
+    keys = jax.vmap(lambda i: _iteration_keys(jax.random.fold_in(key, i), plan))(iterations)
     return jax.lax.scan(iterate, state, keys)[0]
 
 

@@ -24,7 +24,8 @@ def random_below(key: jax.Array, bound: jax.Array) -> jax.Array:
         >>> print(random_below(jax.random.key(0), jnp.array([1, 1, 1])))
         [0 0 0]
     """
-    high, low = jax.random.bits(key, (2, *bound.shape), jnp.uint32)
+    words = jax.random.key_data(jax.random.split(key, bound.shape))  # 64 random bits for the price of 32
+    high, low = words[..., 0], words[..., 1]
     bound = bound.astype(jnp.uint32)
     middle = high * bound
     carry = (middle + _high_word(low, bound) < middle).astype(jnp.uint32)

@@ -15,6 +15,7 @@ from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Draw, PyTree, Sample
+from jaxrl_buffers.unrolled_keys import unrolled
 
 # step(carry, state, sample) -> (carry, state, output): may change the buffer's state, such as by new priorities
 Step = Callable[[PyTree, ReplayState, Sample], tuple[PyTree, ReplayState, PyTree]]
@@ -49,6 +50,7 @@ def scan_batches(
         12.0
     """
     require_integer("scan_batches", "num_batches", num_batches, 1)
+    key = unrolled(key)
 
     def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
         carry, state = carries
@@ -99,6 +101,7 @@ def scan_epochs(
     require_integer("scan_epochs", "num_batches", num_batches, 1)
     window = starts.legal_window(state.storage, buffer.view)
     count = starts.count(state.storage, window)
+    key = unrolled(key)
 
     def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
         carry, state = carries
@@ -158,5 +161,5 @@ def scan_minibatches(
         parts = order.reshape(num_minibatches, size)
         return lax.scan(lambda carry, index: step(carry, take_rows(flat, index)), carry, parts)
 
-    carry, outputs = lax.scan(one_epoch, carry, jax.random.split(key, num_epochs))
+    carry, outputs = lax.scan(one_epoch, carry, jax.random.split(unrolled(key), num_epochs))
     return carry, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)

@@ -14,6 +14,7 @@ from jaxrl_buffers import shares
 from jaxrl_buffers.checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
+from jaxrl_buffers.unrolled_keys import unrolled
 
 
 class MixtureState(NamedTuple):
@@ -92,7 +93,7 @@ class Mixture(struct.PyTreeNode):
     def sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch from all buffers; consumes `key`. Its handle is a `MixtureHandle`."""
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, key, int(batch_size), progress)
+        return self._sample(state, unrolled(key), int(batch_size), progress)
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:

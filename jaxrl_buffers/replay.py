@@ -31,6 +31,7 @@ from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import Frames, frames, ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
+from jaxrl_buffers.unrolled_keys import unrolled
 from jaxrl_buffers.views import NStep
 
 
@@ -188,7 +189,7 @@ class ReplayBuffer(struct.PyTreeNode):
             progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
         """
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, key, int(batch_size), progress)
+        return self._sample(state, unrolled(key), int(batch_size), progress)
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:

@@ -27,6 +27,7 @@ from jaxrl_buffers.checks import (
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring
 from jaxrl_buffers.types import PyTree, Scalar, Transition
+from jaxrl_buffers.unrolled_keys import unrolled
 
 RETURNS = ("lambda", "rewards_to_go")
 
@@ -180,7 +181,7 @@ class Rollout(struct.PyTreeNode):
     def sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
         """Draw distinct rows `[B, ...]` of closed paths, masked where there are fewer; consumes `key`."""
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, key, int(batch_size))
+        return self._sample(state, unrolled(key), int(batch_size))
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:

@@ -168,7 +168,8 @@ def draw(
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
     """
     num_redraws = (_first_level(tree) + 1) // LEVELS_PER_UNIFORM
-    uniforms = jax.random.uniform(key, (1 + num_redraws, batch_size), jnp.float32)
+    keys = jax.random.split(key, 1 + num_redraws)
+    uniforms = [jax.random.uniform(key, (batch_size,), jnp.float32) for key in keys]
     summary = reduce(tree)
     indices, leaves = _descend(tree, fractions(uniforms[0], stratified) * summary.total, uniforms[1:])
     return indices, leaves, summary
@@ -319,8 +320,10 @@ def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, 
     return child, residual - before, chosen
 
 
-def _descend(tree: SegmentTree, residual: jax.Array, uniforms: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """Follow residuals `[B]` from the top to leaves; `uniforms[stage, B]` redraw them on the way."""
+def _descend(
+    tree: SegmentTree, residual: jax.Array, uniforms: list[jax.Array] | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Follow residuals `[B]` from the top to leaves; `uniforms`, `[B]` each, redraw them on the way."""
     # All begin among the same few nodes, which need not be gathered for each of them.
     first = _first_level(tree)
     nodes = _whole_level(tree, first)[:, 0].reshape(-1)

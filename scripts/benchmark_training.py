@@ -84,7 +84,12 @@ class Experiment(NamedTuple):
         agent = task.make_agent(env.action_space, Torso((cell.hidden, cell.hidden)))
         if cell.agent == "ppo":
             plan = Plan(
-                4_000 * STEPS, start_steps=0, update_every=STEPS, num_updates=NUM_EPOCHS, mini_batch_size=BATCH_SIZE
+                4_000 * STEPS,
+                start_steps=0,
+                update_every=STEPS,
+                num_updates=NUM_EPOCHS,
+                mini_batch_size=BATCH_SIZE,
+                test_every=0,
             )
             return cls(agent, jb.rollout(STEPS), env, plan)
         plan = Plan(1_000_000, start_steps=1_000, update_every=1, num_updates=1, mini_batch_size=BATCH_SIZE)

@@ -23,7 +23,7 @@ def test_every_integer_is_equally_likely(bound):
     """Also below a bound where 32 random bits would favor some by a third: counted in twelve equal parts."""
     key = jax.random.key(bound + 1)
     drawn = np.asarray(jax.jit(random_below)(key, jnp.full(120_000, bound)), np.int64)
-    high, low = np.asarray(jax.random.bits(key, (2, 120_000)), dtype=object)
+    high, low = np.asarray(jax.random.key_data(jax.random.split(key, 120_000)).T, dtype=object)
     assert (drawn == (high * 2**32 + low) * bound // 2**64).all()
     assert drawn.min() >= 0
     assert drawn.max() < bound
