@@ -163,7 +163,8 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted names."""
     flat = {}
     for name, value in settings.items():
-        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+        nested = isinstance(value, Mapping)
+        flat |= {f"{name}.{key}": one for key, one in _flat(value).items()} if nested else {name: value}
     return flat
 
 
