@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import os
 import shlex
 import signal
 import statistics
@@ -21,15 +22,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import docstring_parser
-import tyro
+# What follows takes seconds, and a KeyboardInterrupt would get lost in callbacks of JAX, or end in a traceback.
+_before = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+try:
+    import docstring_parser
+    import tyro
 
-from algorithms import plotting, presets, run, settings_file
-from algorithms.experiment import ALGORITHMS, SAMPLERS
-from algorithms.plan import Plan
-from algorithms.progress import ProgressBar
-from algorithms.run_folder import RunFolder
-from algorithms.settings import Settings, options_of
+    from algorithms import plotting, presets, run, settings_file
+    from algorithms.experiment import ALGORITHMS, SAMPLERS
+    from algorithms.plan import Plan
+    from algorithms.progress import ProgressBar
+    from algorithms.run_folder import RunFolder
+    from algorithms.settings import Settings, options_of
+finally:
+    signal.signal(signal.SIGINT, _before)
 
 NAMES = ("algorithm", "environment")
 HELP = {
