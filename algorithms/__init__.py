@@ -20,7 +20,11 @@ from algorithms.td3 import TD3
 from algorithms.types import Agent, StepInfo
 from jaxrl_buffers import config
 
-for _component in (DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, LinearDecay, Torso):
+for _component in (
+    *(DDPG, DDQN, MPO, PPO, SAC, TD3),
+    *(AttractionKL, RepulsionKL, RewardPrediction),
+    *(Box, Discrete, LinearDecay, Torso),
+):
     config.register_component(_component)
 
 __all__ = [

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from algorithms.memory import History, Memory
+from algorithms.memory import KINDS, History, Memory
+from jaxrl_buffers.checks import require_choice, require_integer
 from jaxrl_buffers.types import PyTree
 
 FEW_OUTPUTS = 4
@@ -40,6 +41,17 @@ class Torso(nn.Module):
     activation: str = "relu"
     memory: str | None = None
     memory_size: int = 64
+
+    def __post_init__(self):
+        for name in ("hidden_sizes", "channels"):
+            for size in getattr(self, name):
+                require_integer("Torso", name, size, 1)
+        if not callable(getattr(jax.nn, self.activation, None)):
+            raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
+        if self.memory is not None:
+            require_choice("Torso", "memory", self.memory, KINDS)
+        require_integer("Torso", "memory_size", self.memory_size, 1)
+        super().__post_init__()
 
     @property
     def encoder(self) -> Encoder:

@@ -96,8 +96,12 @@ class RunFolder:
             file.write(json.dumps(_plain(metrics)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics."""
-        return [json.loads(line) for line in self._metrics.read_text().splitlines()] if self._metrics.exists() else []
+        """Return the lines of metrics, but for a last one that a killed run left without its end."""
+        lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error!r}.") from None
 
     def keep_metrics(self, num_lines: int) -> None:
         """Drop lines which a run that was killed wrote after its last checkpoint."""
@@ -163,7 +167,8 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted names."""
     flat = {}
     for name, value in settings.items():
-        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+        nested = isinstance(value, Mapping)
+        flat |= {f"{name}.{key}": one for key, one in _flat(value).items()} if nested else {name: value}
     return flat
 
 

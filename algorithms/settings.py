@@ -1,78 +1,52 @@
-"""A training run by names and numbers, as the command line and run folders know it."""
+"""A training run by names and numbers, or by whole components, as files, the command line and run folders know it."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
-import jax
-
-from algorithms import environments, memory
-from algorithms.averaging import Averaged
-from algorithms.ddpg import DDPG
-from algorithms.ddqn import DDQN
-from algorithms.environments import Environment
-from algorithms.mpo import MPO
-from algorithms.networks import Torso
-from algorithms.normalization import Normalized
-from algorithms.optimization import LinearDecay
+from algorithms import experiment, memory
+from algorithms.experiment import ALGORITHMS, ON_POLICY, SAMPLERS, Experiment
 from algorithms.plan import Plan
-from algorithms.ppo import PPO
-from algorithms.recurrence import Recurrent
-from algorithms.sac import SAC
-from algorithms.spaces import Box, Discrete
-from algorithms.td3 import TD3
-from algorithms.types import Agent
-from jaxrl_buffers import Hindsight, NStep, Prioritized, Recent, ReplayBuffer, Sequence, Uniform
+from jaxrl_buffers import config
 from jaxrl_buffers.checks import require_choice, require_integer, require_number
 from jaxrl_buffers.rollouts import Rollout
-from jaxrl_buffers.types import View
 from jaxrl_buffers.views.hindsight import STRATEGIES
 
-ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC, "mpo": MPO, "ppo": PPO}
-ACTION_SPACES = {
-    "ddqn": (Discrete,),
-    "ddpg": (Box,),
-    "td3": (Box,),
-    "sac": (Box, Discrete),
-    "mpo": (Box, Discrete),
-    "ppo": (Box, Discrete),
-}
-ON_POLICY = ("ppo",)
-SAMPLERS: dict[str, Any] = {
-    "uniform": Uniform,
-    "prioritized": Prioritized,
-    "recent": Recent,
-    "recent_prioritized": Recent,
-    "rollout": Rollout,
-}
-INSIDE = {"recent": Uniform(), "recent_prioritized": Prioritized()}  # samplers that others narrow down
 HINDSIGHT = ("none", *STRATEGIES)
 MEMORIES = ("none", *memory.KINDS)
 SET_ELSEWHERE = ("torso", "schedule", "addons", "sampler", "num_envs", "gamma")
-
-
-class Experiment(NamedTuple):
-    """The components of a run."""
-
-    agent: Agent
-    buffer: ReplayBuffer | Rollout
-    env: Environment
-    plan: Plan
+# Settings whose place a whole buffer takes, or a part of a whole agent.
+OF_BUFFER = (
+    "capacity",
+    "n_step",
+    "gamma",
+    "hindsight",
+    "hindsight_ratio",
+    "sampler",
+    "sequence_length",
+    "burn_in",
+)
+OF_AGENT = {"torso": ("hidden_sizes", "activation", "memory", "memory_size"), "schedule": ("anneals",)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything that decides the outcome of a run.
 
+    Buffer and agent may also be whole components, `{name, config}` as `jaxrl_buffers.from_config` takes them. What is
+    left out of such a `config` is as in the component's class, never as in a preset. Settings whose place it takes stay
+    at their defaults: those of `OF_BUFFER`, and of `OF_AGENT` if the agent has that part. A whole agent is given no
+    action space; a whole buffer is for the plan's environments, unless it says for how many.
+
     Args:
         algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo`, `ppo`.
         environment: a name that gymnax knows.
         plan: budgets and intervals.
         buffer: how samples are drawn: `uniform`, `prioritized`, `recent`, `recent_prioritized`, or `rollout` for
-            on-policy algorithms.
+            on-policy algorithms; in a file also a whole buffer.
         n_step: steps summed up in a target; 1 for rollouts.
         hindsight: pretend that goals which were achieved had been pursued, in environments with goals: `none`, or
             which goals are taken, `future`, `final`, `episode` or `random`.
@@ -89,7 +63,7 @@ class Settings:
         averaging: act by an average of parameters, with this weight on the old one at every update, where actions are
             deterministic, as in tests; 0 to act by the parameters themselves.
         normalizes: bring observations, as networks see them, to mean 0 and deviation 1.
-        agent: hyper-parameters of the algorithm.
+        agent: hyper-parameters of the algorithm, or a whole agent.
         sampler: hyper-parameters of the buffer's sampler, or of the rollout.
         seed: of the first of the seeds.
         num_seeds: independent runs side by side.
@@ -98,7 +72,7 @@ class Settings:
     algorithm: str
     environment: str
     plan: Plan
-    buffer: str = "uniform"
+    buffer: str | Mapping[str, Any] = "uniform"
     n_step: int = 1
     hindsight: str = "none"
     hindsight_ratio: float = 0.8
@@ -120,33 +94,74 @@ class Settings:
 
     def __post_init__(self):
         require_name("algorithm", self.algorithm, ALGORITHMS)
-        require_name("buffer", self.buffer, SAMPLERS)
-        if (self.algorithm in ON_POLICY) != (self.buffer == "rollout"):
-            needed = "rollout" if self.algorithm in ON_POLICY else "uniform or prioritized"
-            raise ValueError(f"{self.algorithm} does not learn from the buffer {self.buffer!r}; use {needed}.")
-        if self.buffer == "rollout" and self.n_step != 1:
+        self._check_buffer()
+        if self.algorithm in ON_POLICY and self.n_step != 1:
             raise ValueError(f"Settings(n_step={self.n_step}): a rollout's advantages take its place; leave it at 1.")
         require_choice("Settings", "hindsight", self.hindsight, HINDSIGHT)
         require_number("Settings", "hindsight_ratio", self.hindsight_ratio, 0, 1)
-        if self.buffer == "rollout" and self.hindsight != "none":
+        if self.algorithm in ON_POLICY and self.hindsight != "none":
             raise ValueError(
                 f"Settings(hindsight={self.hindsight!r}): {self.algorithm} learns from what its policy just did, not "
                 "from other goals; use an off-policy algorithm, or none."
             )
         require_choice("Settings", "memory", self.memory, MEMORIES)
         require_number("Settings", "averaging", self.averaging, 0, 1)
-        require_integer("Settings", "memory_size", self.memory_size, 1)
         require_integer("Settings", "sequence_length", self.sequence_length, 1)
         require_integer("Settings", "burn_in", self.burn_in, 0)
         require_integer("Settings", "capacity", self.capacity, 1)
         require_integer("Settings", "num_seeds", self.num_seeds, 1)
         require_integer("Settings", "seed", self.seed, 0)
-        if not callable(getattr(jax.nn, self.activation, None)):
-            raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
-        for size in self.hidden_sizes:
-            require_integer("Settings", "hidden_sizes", size, 1)
-        _require_keys("agent", self.agent, ALGORITHMS[self.algorithm])
-        _require_keys("sampler", self.sampler, SAMPLERS[self.buffer])
+        experiment.build_torso(self)  # which refuses what no network can be
+        self._check_agent()
+        for group, component in self.groups.items():
+            _require_keys(group, getattr(self, group), component)
+        defaults = _defaults(self.replaced)
+        self.refuse_replaced({name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]})
+
+    def _check_buffer(self) -> None:
+        if isinstance(self.buffer, str):
+            require_name("buffer", self.buffer, SAMPLERS)
+            name, is_rollout = self.buffer, self.buffer == "rollout"
+        else:
+            buffer = experiment.build_whole_buffer(self.buffer, self.plan.num_envs)
+            name, is_rollout = self.buffer["name"], isinstance(buffer, Rollout)
+        if (self.algorithm in ON_POLICY) != is_rollout:
+            needed = "rollout" if self.algorithm in ON_POLICY else "uniform or prioritized"
+            raise ValueError(f"{self.algorithm} does not learn from the buffer {name!r}; use {needed}.")
+
+    def _check_agent(self) -> None:
+        if not experiment.is_component(self.agent):
+            return
+        algorithm = experiment.algorithm_of(self.agent)
+        if self.algorithm != algorithm:
+            raise ValueError(f"algorithm: got {self.algorithm!r}, expected {algorithm}, as the agent's name says.")
+        experiment.build_agent(self, experiment.build_environment(self))
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """The classes whose hyper-parameters are settings, by the setting that holds them; none of whole components."""
+        groups = {} if experiment.is_component(self.agent) else {"agent": ALGORITHMS[self.algorithm]}
+        return groups | ({"sampler": SAMPLERS[self.buffer]} if isinstance(self.buffer, str) else {})
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """The settings whose place a whole component takes, each with where it is decided instead."""
+        names = {} if isinstance(self.buffer, str) else dict.fromkeys(OF_BUFFER, "buffer.config")
+        if self.remembers:  # agents with a memory sum up rewards themselves
+            names.pop("n_step", None)
+        return names | _replaced_by(self.agent)
+
+    def refuse_replaced(self, given: Mapping[str, Any]) -> None:
+        """Refuse those of the given settings whose place a whole component takes."""
+        for name, where in self.replaced.items():
+            if name in given:
+                raise ValueError(f"{name}: got {given[name]!r}, expected nothing: {where} takes its place.")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the networks have a memory."""
+        torso = experiment.config_of("agent", self.agent).get("torso")
+        return self.memory != "none" if torso is None else config.from_config(torso).memory is not None
 
     def build(self) -> Experiment:
         """Return the components; refuse what does not fit together.
@@ -156,68 +171,44 @@ class Settings:
             >>> settings.build().buffer.length
             100000
         """
-        env = environments.make(self.environment)
-        if not isinstance(env.action_space, ACTION_SPACES[self.algorithm]):
-            fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
-            raise ValueError(
-                f"{self.algorithm} cannot act in {self.environment}, which has {env.action_space}; "
-                f"use {' or '.join(fitting)}."
-            )
-        torso = Torso(
-            tuple(self.hidden_sizes),
-            activation=self.activation,
-            memory=None if self.memory == "none" else self.memory,
-            memory_size=self.memory_size,
-        )
-        num_updates = self.plan.num_iterations * self.plan.num_updates
-        schedule = LinearDecay(num_updates) if self.anneals else None
-        agent = ALGORITHMS[self.algorithm](env.action_space, torso=torso, schedule=schedule, **self.agent)
-        agent = agent if self.memory == "none" else Recurrent(agent, self.n_step)
-        agent = Averaged(agent, self.averaging) if self.averaging else agent
-        agent = Normalized(agent) if self.normalizes else agent
-        buffer = self._rollout() if self.algorithm in ON_POLICY else self._replay_buffer(env)
-        self.plan.check_buffer(buffer, by_columns=self.memory != "none")
-        return Experiment(agent, buffer, env, self.plan)
+        return experiment.build(self)
 
-    def _rollout(self) -> Rollout:
-        num_envs = self.plan.num_envs
-        return Rollout(self.plan.update_every // num_envs, num_envs, gamma=self.gamma, **self.sampler)
-
-    def _replay_buffer(self, env: Environment) -> ReplayBuffer:
-        view = self._view(env)
-        length = -(-self.capacity // self.plan.num_envs)
-        inside = {"sampler": INSIDE[self.buffer]} if self.buffer in INSIDE else {}
-        sampler = SAMPLERS[self.buffer](**inside, **self.sampler)
-        return ReplayBuffer(sampler, view, length=length, num_envs=self.plan.num_envs)
-
-    def _view(self, env: Environment) -> View:
-        if self.memory == "none":
-            view = NStep(self.n_step, self.gamma)
-        else:
-            view = Sequence(self.sequence_length, self.burn_in, gamma=self.gamma)
-        if self.hindsight == "none":
-            return view
-        if env.goal is None:
-            raise ValueError(
-                f"Settings(hindsight={self.hindsight!r}): {self.environment} has no goals that could be exchanged; use "
-                "an environment with goals, such as BitFlip15-v0 or PointReach-v0, or none."
-            )
-        return Hindsight(view, **env.goal._asdict(), strategy=self.hindsight, ratio=self.hindsight_ratio)
-
-    def with_buffer(self, buffer: str) -> Settings:
+    def with_buffer(self, buffer: str | Mapping[str, Any]) -> Settings:
         """Return the settings with another buffer, which then has its own defaults."""
+        if not isinstance(buffer, str):
+            return dataclasses.replace(self, buffer=buffer, **_defaults(OF_BUFFER))
         require_name("buffer", buffer, SAMPLERS)
         return self if buffer == self.buffer else dataclasses.replace(self, buffer=buffer, sampler={})
 
+    def with_agent(self, agent: Mapping[str, Any]) -> Settings:
+        """Return the settings with a whole agent, which then has its own defaults."""
+        return dataclasses.replace(self, agent=agent, **_defaults(_replaced_by(agent)))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON knows them."""
-        return dataclasses.asdict(self)
+        """Return the settings as JSON knows them, without those whose place a whole component takes."""
+        replaced = self.replaced
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `to_dict` gave."""
-        plan, sizes = Plan(**values["plan"]), tuple(values["hidden_sizes"])
-        return cls(**{**values, "plan": plan, "hidden_sizes": sizes})
+        sizes = {"hidden_sizes": tuple(values["hidden_sizes"])} if "hidden_sizes" in values else {}
+        return cls(**{**values, "plan": Plan(**values["plan"]), **sizes})
+
+
+def _replaced_by(agent: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings whose place parts of a whole agent take, each with where it is decided instead."""
+    parts = [part for part in OF_AGENT if part in experiment.config_of("agent", agent)]
+    return {name: f"agent.config.{part}" for part in parts for name in OF_AGENT[part]}
+
+
+def _defaults(names: Collection[str]) -> dict[str, Any]:
+    """Return what settings are if they are not given."""
+    fields = [field for field in dataclasses.fields(Settings) if field.name in names]
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in fields
+    }
 
 
 def options_of(component: Any) -> dict[str, Any]:

@@ -9,6 +9,23 @@
 
 The keys are those of `Settings`, as they stand in the config.json of a run. What is left out is as in the preset of the
 algorithm and environment.
+
+Buffer and agent may also be whole components, as `jaxrl_buffers.config` builds them:
+
+    environment: BitFlip15-v0
+    buffer:
+      name: ReplayBuffer
+      config:
+        length: 2_000
+        sampler: {name: Recent, config: {sampler: {name: Prioritized}}}
+        view: {name: Hindsight, config: {achieved: next_obs.achieved_goal, relabel: relabel_bit_flip}}
+    agent:
+      name: DDQN
+      config: {torso: {name: Torso, config: {hidden_sizes: [256]}}, addons: [{name: RewardPrediction}]}
+
+What is left out of such a `config` is as in the component's class, not as in a preset. The name of a whole agent says
+which algorithm it is. Its action space is the environment's, and without a torso it gets the one of the settings. A
+whole buffer is for the plan's environments.
 """
 
 from __future__ import annotations
@@ -20,8 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import presets
+from algorithms.experiment import algorithm_of, is_component
 from algorithms.plan import Plan
-from algorithms.settings import ALGORITHMS, SAMPLERS, Settings, options_of
+from algorithms.settings import Settings, options_of
 from jaxrl_buffers import config, yaml_text
 
 GROUPS = ("plan", "agent", "sampler")
@@ -61,22 +79,30 @@ def from_values(values: Any, **given: str | None) -> Settings:
     if unknown:
         raise ValueError(f"{unknown[0]}: is unknown (got {values[unknown[0]]!r}), expected are: {', '.join(names)}.")
     flat = config.check(Settings, *_split(values, names))
+    agent = values.get("agent")
+    if is_component(agent):
+        flat.setdefault("algorithm", algorithm_of(agent))
     for name in ("algorithm", "environment"):
         if name not in flat:
             raise ValueError(f"{name}: is missing, expected a string.")
     settings = presets.preset(flat["algorithm"], flat["environment"])
-    settings = settings.with_buffer(flat.get("buffer", settings.buffer))
-    agent, sampler = ALGORITHMS[settings.algorithm], SAMPLERS[settings.buffer]
+    settings = settings.with_buffer(values.get("buffer", settings.buffer))
+    settings = settings.with_agent(agent) if is_component(agent) else settings
     plan = dataclasses.replace(settings.plan, **_group("plan", values, Plan, vars(settings.plan)))
-    tuned = {**settings.agent, **_group("agent", values, agent, options_of(agent))}
-    drawn = {**settings.sampler, **_group("sampler", values, sampler, options_of(sampler))}
-    return dataclasses.replace(settings, **{**flat, "plan": plan, "agent": tuned, "sampler": drawn})
+    tuned = {
+        name: {**getattr(settings, name), **_group(name, values, component, options_of(component))}
+        for name, component in settings.groups.items()
+    }
+    settings = dataclasses.replace(settings, **flat, **tuned, plan=plan)
+    settings.refuse_replaced(values)
+    return settings
 
 
 def _split(values: Mapping[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values and the names of settings that are no groups of others."""
-    flat = {key: value for key, value in values.items() if key not in GROUPS}
-    return flat, [name for name in names if name not in GROUPS]
+    """Return the values and the names of settings that do not hold others."""
+    nested = {*GROUPS, "buffer"} if isinstance(values.get("buffer"), Mapping) else GROUPS
+    flat = {key: value for key, value in values.items() if key not in nested}
+    return flat, [name for name in names if name not in nested]
 
 
 def _group(name: str, values: Mapping[str, Any], component: Any, keys: Mapping[str, Any]) -> dict[str, Any]:

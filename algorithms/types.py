@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -18,6 +18,7 @@ class StepInfo(NamedTuple):
     metrics: Metrics
 
 
+@runtime_checkable
 class Agent(Protocol):
     """An algorithm: a frozen pytree of hyper-parameters with pure methods.
 

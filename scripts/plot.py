@@ -2,7 +2,8 @@
 
     python scripts/plot.py runs/ddqn_CartPole-v1_seed0
 
-writes curve.png, priorities.png and ages.png there; the latter two show the replay buffer of the last checkpoint.
+writes curve.png, priorities.png and ages.png there; the latter two show the replay buffer of the last checkpoint, of
+a mixture the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import jax
 
 from algorithms import plotting, run
 from algorithms.run_folder import RunFolder
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import Mixture, ReplayBuffer
 
 
 def main(arguments: list[str]) -> int:
@@ -27,8 +28,8 @@ def main(arguments: list[str]) -> int:
     try:
         for path in parser.parse_args(arguments).runs:
             _draw(RunFolder(path))
-    except ValueError as error:
-        print(f"plot.py: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"plot.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 
@@ -40,9 +41,12 @@ def _draw(folder: RunFolder) -> None:
         plotting.draw_curve(metrics, title, folder.curve)
         print(folder.curve)
     buffer = settings.build().buffer
-    if not isinstance(buffer, ReplayBuffer):
+    if not isinstance(buffer, (ReplayBuffer, Mixture)):
         raise ValueError(f"{folder.path} holds no replay buffer: {settings.algorithm} keeps no rows to look at.")
-    look = plotting.look_at_buffer(buffer, run.restore(folder.path).buffer, jax.random.key(0))
+    state = run.restore(folder.path).buffer
+    if isinstance(buffer, Mixture):  # whose first part has the rows of the run
+        buffer, state = buffer.buffers[0], state.parts[0]
+    look = plotting.look_at_buffer(buffer, state, jax.random.key(0))
     plotting.draw_priorities(look, title, folder.priorities)
     plotting.draw_ages(look, title, folder.ages)
     print(folder.priorities, folder.ages, sep="\n")

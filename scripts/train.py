@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import os
 import shlex
 import signal
 import statistics
@@ -21,14 +22,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import docstring_parser
-import tyro
+# What follows takes seconds, and a KeyboardInterrupt would get lost in callbacks of JAX, or end in a traceback.
+_before = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+try:
+    import docstring_parser
+    import tyro
 
-from algorithms import plotting, presets, run, settings_file
-from algorithms.plan import Plan
-from algorithms.progress import ProgressBar
-from algorithms.run_folder import RunFolder
-from algorithms.settings import ALGORITHMS, SAMPLERS, Settings, options_of
+    from algorithms import plotting, presets, run, settings_file
+    from algorithms.experiment import ALGORITHMS, SAMPLERS
+    from algorithms.plan import Plan
+    from algorithms.progress import ProgressBar
+    from algorithms.run_folder import RunFolder
+    from algorithms.settings import Settings, options_of
+finally:
+    signal.signal(signal.SIGINT, _before)
 
 NAMES = ("algorithm", "environment")
 HELP = {
@@ -36,7 +43,8 @@ HELP = {
     "environment": "A name that gymnax knows, such as CartPole-v1.",
     "buffer": f"How samples are drawn: {', '.join(SAMPLERS)}.",
     "config": "A YAML file with settings as in the config.json of a run; what it lacks is as tuned for the pair, and "
-    "options given besides go before it.",
+    "options given besides go before it. Buffer and agent may be whole components there, {name: ..., config: {...}}; "
+    "what these lack is as in their classes, and what they decide is no option.",
     "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped; it takes no settings besides, but "
     "--checkpoint-seconds and --final-episodes, which are otherwise those of the run.",
@@ -91,19 +99,17 @@ def _defaults(first: argparse.Namespace) -> Settings:
         settings = settings_file.read(first.config, algorithm=first.algorithm, environment=first.environment)
     else:
         settings = presets.preset(first.algorithm or "ddqn", first.environment or "CartPole-v1")
-    return settings.with_buffer(first.buffer or settings.buffer)
+    return settings if first.buffer is None else settings.with_buffer(first.buffer)
 
 
 def _command(defaults: Settings, is_named: bool) -> type:
     """Return a dataclass with one field for each option, from the fields and docstrings of the components."""
-    agent, sampler = ALGORITHMS[defaults.algorithm], SAMPLERS[defaults.buffer]
     names = {name: getattr(defaults, name) if is_named else dataclasses.MISSING for name in NAMES}
     fields = [
         *[_field(name, str, default, HELP[name], positional=True) for name, default in names.items()],
         *_fields(Plan, vars(defaults.plan)),
-        *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings()}),
-        ("agent", *_group(agent, defaults.agent)),
-        ("sampler", *_group(sampler, defaults.sampler)),
+        *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings(defaults)}),
+        *[(name, *_group(component, getattr(defaults, name))) for name, component in defaults.groups.items()],
         _field("config", Path | None, None, HELP["config"]),
         _field("out", Path | None, None, HELP["out"]),
         _field("resume", Path | None, None, HELP["resume"]),
@@ -113,9 +119,11 @@ def _command(defaults: Settings, is_named: bool) -> type:
     return dataclasses.make_dataclass("Command", fields, frozen=True)
 
 
-def _flat_settings() -> list[str]:
-    nested = {*NAMES, *settings_file.GROUPS}
-    return [field.name for field in dataclasses.fields(Settings) if field.name not in nested]
+def _flat_settings(defaults: Settings) -> list[str]:
+    """Return the settings that are options: not those that hold others, nor those that whole components decide."""
+    others = {*NAMES, *settings_file.GROUPS, *defaults.replaced}
+    others |= set() if isinstance(defaults.buffer, str) else {"buffer"}
+    return [field.name for field in dataclasses.fields(Settings) if field.name not in others]
 
 
 def _group(component: Any, tuned: Mapping[str, Any]) -> tuple[type, Any]:
@@ -147,9 +155,9 @@ def _settings(command: Any, defaults: Settings) -> Settings:
         if getattr(command, name) != getattr(defaults, name):
             raise ValueError(f"{name} {getattr(command, name)!r} stands behind options; put it before them.")
     plan = Plan(**{field.name: getattr(command, field.name) for field in dataclasses.fields(Plan)})
-    changed = {name: getattr(command, name) for name in _flat_settings()}
-    agent, sampler = vars(command.agent), vars(command.sampler)
-    return dataclasses.replace(defaults, plan=plan, agent=agent, sampler=sampler, **changed)
+    changed = {name: getattr(command, name) for name in _flat_settings(defaults)}
+    groups = {name: vars(getattr(command, name)) for name in defaults.groups}
+    return dataclasses.replace(defaults, plan=plan, **changed, **groups)
 
 
 def _resume(arguments: list[str]) -> int:

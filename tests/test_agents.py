@@ -16,7 +16,7 @@ from agents import AGENTS, OBS, OFF_POLICY, observations, sample
 
 import jaxrl_buffers as jb
 from algorithms import Box, Discrete, optimization
-from algorithms.settings import ACTION_SPACES
+from algorithms.experiment import ACTION_SPACES
 
 names = pytest.mark.parametrize("name", AGENTS)
 off_policy_names = pytest.mark.parametrize("name", OFF_POLICY)

@@ -11,7 +11,8 @@ import pytest
 
 import jaxrl_buffers as jb
 from algorithms import Plan, loop, run
-from algorithms.settings import HINDSIGHT, SAMPLERS, Settings
+from algorithms.experiment import SAMPLERS
+from algorithms.settings import HINDSIGHT, Settings
 
 PLAN = Plan(
     total_steps=200,

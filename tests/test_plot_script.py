@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 from pathlib import Path
 
 import helpers
@@ -11,9 +12,11 @@ import jax
 import numpy as np
 import pytest
 
+import jaxrl_buffers as jb
 from algorithms import Plan, plotting, presets, run
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
+from jaxrl_buffers.mixture import MixtureState
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "plot.py"
 PLAN = Plan(
@@ -72,3 +75,52 @@ def test_folders_without_a_picture(main, capsys, tmp_path, kind):
     error = capsys.readouterr().err
     assert expected.get(kind, "is no run folder") in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_first_part_of_a_mixture_is_drawn(main, tmp_path, monkeypatch):
+    parts = [{"name": "uniform", "config": {"length": length, "num_envs": 2}} for length in (40, 9)]
+    mixture = {"name": "Mixture", "config": {"buffers": parts}}
+    settings = Settings("ddqn", "CartPole-v1", PLAN, buffer=mixture)
+    RunFolder(tmp_path / "run").create(settings)
+    found = []
+    monkeypatch.setattr(
+        run, "restore", lambda path: run.TrainState(None, MixtureState(("first", "second")), *[None] * 4)
+    )
+    monkeypatch.setattr(plotting, "look_at_buffer", lambda *arguments: found.append(arguments[:2]) or sys.exit())
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "run")])
+    assert found == [(jb.uniform(40, num_envs=2), "first")]
+
+
+LINE = {"steps": 100, "returns": [[1.0, 2.0]]}
+
+
+def test_a_last_line_that_was_not_finished(main, capsys, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(SETTINGS)
+    folder.append(LINE)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"steps": 20')  # killed here
+    assert folder.metrics() == [LINE]
+    assert main([str(folder.path)]) == 2
+    text = capsys.readouterr()
+    assert text.out.split() == [str(folder.curve)]
+    assert "holds no checkpoint" in text.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("directory", "Is a directory"), ("broken", "metrics.jsonl does not hold")]
+)
+def test_metrics_that_cannot_be_read(main, capsys, tmp_path, kind, message):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(SETTINGS)
+    metrics = folder.path / "metrics.jsonl"
+    if kind == "directory":
+        metrics.mkdir()
+    else:
+        metrics.write_text('{"steps": 1\n{}\n')
+    assert main([str(folder.path)]) == 2
+    text = capsys.readouterr()
+    assert message in text.err
+    assert len(text.err.splitlines()) == 1
+    assert text.out == ""

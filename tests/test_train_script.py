@@ -221,6 +221,19 @@ def test_a_second_signal_is_one_clear_line(main, capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().err == "train.py: stopped by SIGINT at once.\n"
 
 
+def test_a_signal_during_the_imports(tmp_path):
+    """It ends the program, although whoever is importing catches all that is raised, as some of JAX's callbacks do."""
+    (tmp_path / "tyro.py").write_text(
+        "import signal\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except BaseException:\n"
+        "    raise SystemExit('caught')\n"
+    )
+    process = start("--help", cwd=tmp_path, environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    assert finish(process) == (128 + signal.SIGINT, "", "")
+
+
 @pytest.mark.parametrize(
     "arguments", [("ddqn", "CartPole-v1", "--typo", "1"), ("ddqn",), ("ddqn", "CartPole-v1", "--seed", "x")]
 )

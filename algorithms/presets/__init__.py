@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from algorithms.experiment import ALGORITHMS, ON_POLICY
 from algorithms.plan import Plan
 from algorithms.presets import (
     ddpg_pendulum,
@@ -19,7 +20,7 @@ from algorithms.presets import (
     td3_mountain_car,
     td3_pendulum,
 )
-from algorithms.settings import ALGORITHMS, ON_POLICY, Settings, require_name
+from algorithms.settings import Settings, require_name
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("ddqn", "CartPole-v1"): ddqn_cartpole.SETTINGS,
