@@ -27,6 +27,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.scatter import set_last_wins
 
 FAN_OUT = 8
@@ -80,7 +81,7 @@ def from_leaves(leaves: jax.Array) -> SegmentTree:
     """Build the tree of given leaves in `O(N)`."""
     tree = init(leaves.shape[0])
     tree = tree.replace(leaves=tree.leaves.at[: tree.capacity].set(leaves.astype(jnp.float32)))
-    return _recompute_parents(tree, jnp.arange(_rows_by_level(tree.capacity)[0], dtype=jnp.int32))
+    return _recompute_parents(tree, jnp.arange(_rows_by_level(tree.capacity)[0], dtype=jnp.uint32))
 
 
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
@@ -100,6 +101,8 @@ def write(tree: SegmentTree, indices: jax.Array, values: jax.Array, where: jax.A
         values: `float32[B]`.
         where: `bool[B]`, or one for all.
     """
+    if indices.size == 0:
+        return tree
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
     # Always true, but it orders this write behind the reads with which an earlier write recomputed its parents; else
@@ -107,7 +110,8 @@ def write(tree: SegmentTree, indices: jax.Array, values: jax.Array, where: jax.A
     valid = valid & (reduce(tree).total >= 0)
     leaves = set_last_wins(tree.leaves, indices, values, valid)
     # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
-    return _recompute_parents(tree.replace(leaves=leaves), jnp.where(valid, indices, 0) // FAN_OUT)
+    rows = materialized(jnp.where(valid, indices, 0).astype(jnp.uint32) // FAN_OUT, unknown=indices[0])
+    return _recompute_parents(tree.replace(leaves=leaves), rows)
 
 
 def reduce(tree: SegmentTree, start: jax.Array | int | None = None, stop: jax.Array | int | None = None) -> Summary:

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import define_prng_impl
 
+from jaxrl_buffers.materialized import materialized
+
 THREEFRY = "threefry2x32"
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -60,13 +62,7 @@ def _hash(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, j
             two = one ^ (two << rotation | two >> 32 - rotation)
         one = one + schedule[(part + 1) % 3]
         two = two + schedule[(part + 2) % 3] + jnp.uint32(part + 1)
-    return _computed_once(key, one), _computed_once(key, two)
-
-
-def _computed_once(key: jax.Array, words: jax.Array) -> jax.Array:
-    """Return words as they are, behind a division by one: XLA's CPU backend does not repeat divisions for every use."""
-    one = jnp.minimum(key[0] | jnp.uint32(1), jnp.uint32(1))  # a constant, but XLA does not know
-    return lax.div(words, jnp.broadcast_to(one, words.shape))
+    return materialized(one, unknown=key[0]), materialized(two, unknown=key[0])
 
 
 def _count(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.types import PyTree
 
 Change = Callable[[PyTree, jax.Array, jax.Array], PyTree]  # from (rows, row, env) to other rows
@@ -120,23 +121,13 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     """Gather rows at indices of any common shape."""
     length, num_envs = shape(ring)
-    index = _computed_once(ring, jnp.ravel(row * num_envs + env))
+    index = materialized(jnp.ravel(row * num_envs + env), unknown=jnp.ravel(ring.head)[0])
 
     def gather(leaf: jax.Array) -> jax.Array:
         rows = leaf.reshape(length * num_envs, *leaf.shape[2:]).at[index].get(mode="clip")
         return rows.reshape(*row.shape, *leaf.shape[2:])
 
     return jax.tree.map(gather, ring.data)
-
-
-def _computed_once(ring: Ring, index: jax.Array) -> jax.Array:
-    """Return flat indices as they are, but behind a division, which XLA's CPU backend does not repeat for every use.
-
-    Else it would compute an index, with the random numbers that it comes from, anew for each element that is gathered.
-    """
-    length, num_envs = shape(ring)
-    num_slots = jnp.maximum(jnp.max(ring.size), length) * num_envs  # a constant, but XLA does not know
-    return lax.rem(index, jnp.broadcast_to(num_slots, index.shape))
 
 
 def write(ring: Ring, chunk: PyTree) -> Ring:
