@@ -13,7 +13,7 @@ from algorithms.types import Agent
 from jaxrl_buffers import Batch, Handle, Sample
 from jaxrl_buffers.rollouts import RolloutBatch
 
-SMALL = Torso((8, 8))
+SMALL = Torso((8,))
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
 AGENTS: dict[str, Callable[..., Agent]] = {
     "ddqn": lambda **options: DDQN(Discrete(3), SMALL, **options),

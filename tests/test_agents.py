@@ -162,7 +162,7 @@ def test_seeds_give_other_parameters(name):
     (_, one, *_), (_, two, *_) = start(name, 0), start(name, 1)
     pairs = zip(jax.tree.leaves_with_path(jax.device_get(one.params)), leaves(two.params), strict=True)
     drawn = [(a, b) for (path, a), b in pairs if "kernel" in jax.tree_util.keystr(path)]
-    assert len(drawn) >= 4
+    assert len(drawn) >= 2  # of a hidden layer and the last one
     assert all(np.any(a != b) for a, b in drawn)
 
 
