@@ -143,15 +143,15 @@ def test_a_train_step_is_a_sample_gradients_and_their_application(agent):
 def test_keys_are_never_reused():
     """The parts one by one: JAX takes slices of one array of keys, as the loop makes them, for the same key."""
     state, (key_act, key_env, key_sample, key_gradients) = begun(), jax.random.split(jax.random.key(5), 4)
-    with jax.debug_key_reuse(True):
-        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, is_random=True))(
+    with jax.debug_key_reuse(True):  # checks while tracing
+        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, is_random=True)).trace(
             jax.random.split(key_act, 2), jax.random.split(key_env, (2, 2))
         )
-        jax.jit(lambda *keys: loop.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8))(
+        jax.jit(lambda *keys: loop.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8)).trace(
             key_sample, key_gradients
         )
     with pytest.raises(jax.errors.KeyReuseError), jax.debug_key_reuse(True):
-        jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key))(jax.random.key(0))
+        jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key)).trace(jax.random.key(0))
 
 
 @pytest.mark.parametrize("num_seeds", [None, 2])
