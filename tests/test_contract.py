@@ -106,9 +106,9 @@ def test_eager_jit_scan_and_vmap_agree(buffer):
 
 def test_samples_are_live_finite_and_depend_on_the_key_alone(buffer):
     state = buffer.init(EXAMPLE)
-    for i in range(3):
-        state = helpers.add(buffer, state, part(chunks(i, 4, 1), 0))
-    one, same, other = (helpers.sample(buffer, state, jax.random.key(k), batch_size=BATCH) for k in (0, 0, 1))
+    for i in range(6):
+        state = buffer.add(state, part(chunks(i, 2, 1), 0))
+    one, same, other = (buffer.sample(state, jax.random.key(k), BATCH) for k in (0, 0, 1))
     chex.assert_trees_all_equal(one, same)
     assert not np.array_equal(one.handle.position, other.handle.position) or not np.array_equal(
         one.handle.env, other.handle.env
@@ -120,8 +120,9 @@ def test_samples_are_live_finite_and_depend_on_the_key_alone(buffer):
     assert np.isfinite(one.weights).all()
     if getattr(buffer.sampler, "weighting", None) != "alf":
         assert np.asarray(one.weights).max() <= 1
-    raw = helpers.sample(buffer, state, jax.random.PRNGKey(0), batch_size=BATCH)
-    chex.assert_trees_all_equal(raw, one)
+    raw = jax.random.PRNGKey(0)
+    chex.assert_trees_all_equal(buffer.sample(state, raw, BATCH), one)
+    assert_same_kind(jax.eval_shape(lambda key: buffer.sample(state, key, BATCH), raw), one)
 
 
 def test_rows_added_together_or_one_by_one_are_the_same(buffer):
