@@ -37,7 +37,8 @@ def draw(
 
     Example:
         >>> tree = segment_tree.from_leaves(jnp.array([1.0, 5.0, 2.0, 1.0]))
-        >>> indices, leaves, summary = draw(tree, jax.random.key(0), 2, jnp.array([3, 0]), jnp.array([4, 1]))
+        >>> begins, ends = jnp.array([3, 0]), jnp.array([4, 1])
+        >>> indices, leaves, summary = jax.jit(draw, static_argnums=2)(tree, jax.random.key(0), 2, begins, ends)
         >>> print(indices, leaves, summary.total)
         [3 0] [1. 1.] 2.0
     """

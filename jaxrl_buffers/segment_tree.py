@@ -77,6 +77,7 @@ def init(capacity: int) -> SegmentTree:
     return SegmentTree(jnp.zeros(rows[0] * FAN_OUT, jnp.float32), inner, top, capacity)
 
 
+@jax.jit
 def from_leaves(leaves: jax.Array) -> SegmentTree:
     """Build the tree of given leaves in `O(N)`."""
     tree = init(leaves.shape[0])

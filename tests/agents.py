@@ -13,7 +13,7 @@ from algorithms.types import Agent
 from jaxrl_buffers import Batch, Handle, Sample
 from jaxrl_buffers.rollouts import RolloutBatch
 
-SMALL = Torso((8, 8))
+SMALL = Torso((8,))
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
 AGENTS: dict[str, Callable[..., Agent]] = {
     "ddqn": lambda **options: DDQN(Discrete(3), SMALL, **options),
@@ -45,7 +45,7 @@ def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
         obs=observations(keys[0], num),
         action=agent.action_space.sample(keys[1], num),
         reward=jax.random.normal(keys[2], (num,)),
-        discount=jnp.where(jnp.arange(num) % 3 == 0, 0.0, 0.9),
+        discount=jnp.where(jnp.arange(num) % 3 == 0, jnp.float32(0), 0.9),  # not of a weak type, as from a buffer
         next_obs=observations(keys[3], num),
         mask=jnp.ones(num, bool),
     )

@@ -6,6 +6,11 @@ from pathlib import Path
 
 # Most tests compile many programs that each run briefly. Set before JAX is imported, and inherited by subprocesses.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# XLA's older emitters compile twice as fast as its fusion emitters, but fuse and so copy otherwise: tests of what is
+# copied ask for the latter (`compiled_as_usual` in test_in_place.py). Flags given from outside come last and so count.
+os.environ["XLA_FLAGS"] = " ".join(
+    ["--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1", os.environ.get("XLA_FLAGS", "")]
+)
 
 import jax
 import pytest

@@ -23,6 +23,7 @@ from algorithms import (
     Plan,
     RepulsionKL,
     RewardPrediction,
+    Torso,
     behavior,
     environments,
     train,
@@ -249,7 +250,7 @@ def test_zero_rewards_are_masked_in_the_given_ratio():
 def test_a_rollout_brings_its_rewards_along():
     """CartPole pays 1 a step, which the head's bias alone can learn."""
     env = environments.make("CartPole-v1")
-    agent = PPO(env.action_space, SMALL, addons=(RewardPrediction(learning_rate=0.1),))
+    agent = PPO(env.action_space, Torso((8, 8)), addons=(RewardPrediction(learning_rate=0.1),))
     plan = Plan(128, 2, start_steps=0, update_every=16, num_updates=4, mini_batch_size=8, test_every=64)
     _, metrics = jax.jit(lambda key: train(key, agent, jb.rollout(8, num_envs=2), env, plan))(jax.random.key(0))
     assert metrics["addon0_error"][-1] < 0.5 * metrics["addon0_error"][0]

@@ -10,7 +10,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from agents import AGENTS, OBS, OFF_POLICY, observations, sample
 
@@ -36,14 +35,19 @@ def update(agent, state, batch, key):
 
 @functools.cache
 def jitted(name):
-    """Compile an agent's functions once for all tests."""
-    return AGENTS[name](), jax.jit(init), jax.jit(update)
+    """Compile an agent's functions once for all tests, with caches of their own."""
+    return AGENTS[name](), jax.jit(init), jax.jit(lambda *args: update(*args))
 
 
 def start(name, seed=0):
     agent, jit_init, jit_update = jitted(name)
     key_init, key_batch, key = jax.random.split(jax.random.key(seed), 3)
     return agent, jit_init(agent, key_init), sample(agent, key_batch), key, jit_update
+
+
+def leaves(tree):
+    """Return leaves as NumPy's arrays: JAX would compile each comparison for each shape."""
+    return jax.tree.leaves(jax.device_get(tree))
 
 
 @names
@@ -63,8 +67,8 @@ def test_every_trained_quantity_has_a_gradient_and_moves(name):
     agent, state, batch, key, jit_update = start(name)
     after, grads, _ = jit_update(agent, state, batch, key)
     chex.assert_trees_all_equal_structs(grads, state.params)
-    for before, now in zip(jax.tree.leaves(state.params), jax.tree.leaves(after.params), strict=True):
-        assert jnp.any(before != now)
+    for before, now in zip(leaves(state.params), leaves(after.params), strict=True):
+        assert np.any(before != now)
 
 
 @names
@@ -72,7 +76,7 @@ def test_no_gradient_without_weights(name):
     """Row 36: with weights 0 nothing is learned, but errors are told."""
     agent, state, batch, key, jit_update = start(name)
     _, grads, info = jit_update(agent, state, batch._replace(weights=jnp.zeros(6)), key)
-    assert all(jnp.all(leaf == 0) for leaf in jax.tree.leaves(grads))
+    assert all(np.all(leaf == 0) for leaf in leaves(grads))
     assert jnp.all(info.priorities > 0)
 
 
@@ -91,30 +95,29 @@ def test_the_averaged_gradient_of_equal_workers_is_that_of_one(name):
     """Row 43."""
     agent, state, batch, key, jit_update = start(name)
     after, grads, _ = jit_update(agent, state, batch, key)
-    mean = jax.tree.map(lambda leaf: (leaf + leaf) / 2, grads)
+    mean = jax.tree.map(lambda leaf: (leaf + leaf) / 2, jax.device_get(grads))
     chex.assert_trees_all_close(jax.jit(type(agent).apply)(agent, state, mean), after, rtol=1e-5, atol=1e-7)
 
 
 @names
 def test_hyper_parameters_are_leaves(name):
     """Row 44: a changed leaf takes effect without recompilation, all leaves can be vmapped together."""
-    agent, state, batch, key, _ = start(name)
-    fresh = jax.jit(lambda *args: update(*args)[0])
-    slow = fresh(agent, state, batch, key)
-    leaves = {name: value for name, value in jb.parameters(agent).items() if value is not None}
-    fast = fresh(
-        agent.replace(**{name: value * 5 for name, value in leaves.items() if "learning" in name}), state, batch, key
-    )
-    assert fresh._cache_size() == 1
+    agent, state, batch, key, jit_update = start(name)
+    slow, *_ = jit_update(agent, state, batch, key)
+    num_compiled = jit_update._cache_size()
+    parameters = {name: value for name, value in jb.parameters(agent).items() if value is not None}
+    rates = {name: value * 5 for name, value in parameters.items() if "learning" in name}
+    fast, *_ = jit_update(agent.replace(**rates), state, batch, key)
+    assert jit_update._cache_size() == num_compiled
     moved = [
-        sum(jnp.sum(jnp.abs(a - b)) for a, b in zip(*map(jax.tree.leaves, (x.params, state.params)), strict=True))
+        sum(np.sum(np.abs(a - b)) for a, b in zip(leaves(x.params), leaves(state.params), strict=True))
         for x in (slow, fast)
     ]
     np.testing.assert_allclose(moved[1] / moved[0], 5, rtol=0.05)
-    many = agent.replace(**{name: jnp.full(2, value) for name, value in leaves.items()})
+    many = agent.replace(**{name: jnp.full(2, value) for name, value in parameters.items()})
     axes = jax.tree.map(lambda _: 0, many)  # a component of axes is built like any other
     states = jax.jit(jax.vmap(lambda agent: update(agent, state, batch, key)[0], in_axes=(axes,)))(many)
-    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[1], states), slow, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[1], jax.device_get(states)), slow, rtol=1e-4, atol=1e-5)
 
 
 @names
@@ -130,18 +133,18 @@ def test_each_learning_rate_moves_its_own_group(name):
     for rate in set(rates.values()):
         after, *_ = jit_update(agent.replace(**{rate: 0.0}), state, batch, key)
         for group, own in rates.items():
-            pairs = zip(*(jax.tree.leaves(getattr(s.params, group)) for s in (state, after)), strict=True)
-            assert all(jnp.any(a != b) == (own != rate) for a, b in pairs)
+            pairs = zip(*(leaves(getattr(s.params, group)) for s in (state, after)), strict=True)
+            assert all(np.any(a != b) == (own != rate) for a, b in pairs)
 
 
 @names
 def test_every_network_is_clipped_by_its_own_norm(name):
     """Row 42: policy and critics apart, temperatures and multipliers not at all; Adam's first mean tells."""
     agent, state, batch, key, jit_update = start(name)
-    after, grads, _ = jit_update(agent.replace(max_grad_norm=1e-3), state, batch, key)
+    after, grads, _ = jax.device_get(jit_update(agent.replace(max_grad_norm=1e-3), state, batch, key))
     for group in state.params._fields[:-1]:
         means, gradient = (getattr(tree, group) for tree in (after.optimizer, grads))
-        norm = optax.tree.norm(gradient)
+        norm = np.sqrt(sum(np.sum(leaf**2) for leaf in leaves(gradient)))
         assert norm > 1e-3
         scale = 1.0 if group in ("log_alpha", *DUALS) else 1e-3 / norm
         chex.assert_trees_all_close(means.mu, jax.tree.map(lambda leaf: 0.1 * scale * leaf, gradient), rtol=1e-4)  # noqa: B023
@@ -157,10 +160,10 @@ def test_unknown_hyper_parameters_are_refused(name):
 @names
 def test_seeds_give_other_parameters(name):
     (_, one, *_), (_, two, *_) = start(name, 0), start(name, 1)
-    pairs = zip(jax.tree.leaves_with_path(one.params), jax.tree.leaves(two.params), strict=True)
+    pairs = zip(jax.tree.leaves_with_path(jax.device_get(one.params)), leaves(two.params), strict=True)
     drawn = [(a, b) for (path, a), b in pairs if "kernel" in jax.tree_util.keystr(path)]
-    assert len(drawn) >= 4
-    assert all(jnp.any(a != b) for a, b in drawn)
+    assert len(drawn) >= 2  # of a hidden layer and the last one
+    assert all(np.any(a != b) for a, b in drawn)
 
 
 @names

@@ -67,7 +67,8 @@ def test_true_successors_agree_with_the_environment_itself():
 
     _, (bare, transition, finished) = jax.lax.scan(both, state, jax.random.split(jax.random.key(4), 200))
     assert finished.ended.sum() >= 3
-    np.testing.assert_allclose(transition.next_obs[:, 0], bare, rtol=1e-6)
+    # Speeds near 0 are differences of larger numbers, which the two programs may round otherwise.
+    np.testing.assert_allclose(transition.next_obs[:, 0], bare, rtol=1e-6, atol=1e-7)
     ended = np.asarray(finished.ended[:-1, 0])
     np.testing.assert_array_equal(transition.obs[1:, 0][~ended], transition.next_obs[:-1, 0][~ended])
     assert np.all(np.any(transition.obs[1:, 0][ended] != transition.next_obs[:-1, 0][ended], axis=1))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_in_place import whole_array_operations
+from test_in_place import compiled_as_usual, whole_array_operations
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, MPO, SAC, Plan, Torso, environments, loop, train
@@ -143,15 +143,15 @@ def test_a_train_step_is_a_sample_gradients_and_their_application(agent):
 def test_keys_are_never_reused():
     """The parts one by one: JAX takes slices of one array of keys, as the loop makes them, for the same key."""
     state, (key_act, key_env, key_sample, key_gradients) = begun(), jax.random.split(jax.random.key(5), 4)
-    with jax.debug_key_reuse(True):
-        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, is_random=True))(
+    with jax.debug_key_reuse(True):  # checks while tracing
+        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, is_random=True)).trace(
             jax.random.split(key_act, 2), jax.random.split(key_env, (2, 2))
         )
-        jax.jit(lambda *keys: loop.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8))(
+        jax.jit(lambda *keys: loop.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8)).trace(
             key_sample, key_gradients
         )
     with pytest.raises(jax.errors.KeyReuseError), jax.debug_key_reuse(True):
-        jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key))(jax.random.key(0))
+        jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key)).trace(jax.random.key(0))
 
 
 @pytest.mark.parametrize("num_seeds", [None, 2])
@@ -167,5 +167,5 @@ def test_training_is_in_place(kind, num_seeds):
     key = jax.random.key(0) if num_seeds is None else jax.random.split(jax.random.key(0), num_seeds)
     state = jax.eval_shape(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)), key)
     step = over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, 3))
-    compiled = jax.jit(step, donate_argnums=0).lower(state).compile()
+    compiled = compiled_as_usual(jax.jit(step, donate_argnums=0).lower(state))
     assert whole_array_operations(compiled, length // 8) == []
