@@ -302,3 +302,27 @@ def test_what_does_not_fit_is_refused():
         buffer.add(
             buffer.init(row), helpers.stack([[row._replace(obs=row.obs | {"image": np.zeros((2, 3), np.uint8)})]])
         )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_, np.float32])
+@pytest.mark.parametrize(("stack", "axis"), [(4, -1), (4, 0), (4, 1), (2, -1)])
+def test_frames_are_joined_along_their_axis(dtype, stack, axis):
+    """Four frames of bytes go another way than the rest, as words."""
+    frames = np.random.default_rng(0).integers(0, 256, (3, stack, 2, 5)).astype(dtype)
+    joined = jax.jit(jb.Frames(stack, axis)._joined)(frames)
+    assert joined.dtype == dtype
+    np.testing.assert_array_equal(joined, np.moveaxis(frames, 1, axis % 3 + 1))
+
+
+def test_images_of_flags_are_kept():
+    buffer = jb.ReplayBuffer(frames=jb.Frames(stack=2), length=6)
+    images = np.random.default_rng(1).random((6, 1, 3, 2)) < 0.5
+    images[1:, ..., 0] = images[:-1, ..., 1]
+    images[0, ..., 0] = images[0, ..., 1]
+    zeros, flags = np.zeros((5, 1), np.float32), np.zeros((5, 1), bool)
+    chunk = jb.Transition(images[:-1], zeros, zeros, flags, flags, images[1:])
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    rows = jb.host.gather_all(buffer, state)
+    assert rows.obs.dtype == rows.next_obs.dtype == bool
+    np.testing.assert_array_equal(rows.obs, images[:-1])
+    np.testing.assert_array_equal(rows.next_obs, images[1:])

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_buffers.materialized import materialized
 
 
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32])
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint32, jnp.uint8, jnp.bool_, jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("unknown", [0, 1, -1, 2**31 - 1])
 def test_values_stay_as_they_are(dtype, unknown):
     values = jnp.array([[0, 1, 7], [2**31 - 1, -1, -(2**31)]], jnp.int32).astype(dtype)

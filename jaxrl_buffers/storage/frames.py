@@ -10,6 +10,7 @@ behind the write head. All of these lie in one array, so that reading a stack is
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +21,13 @@ from flax import struct
 from jax import lax
 
 from jaxrl_buffers.checks import check_fields, named_field, require_choice, require_integer, with_field
+from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import PyTree
 
 PADDINGS = ("edge", "zeros")
 ROWS_PER_FINAL = 8  # by default
-LARGE_FRAME = 1_024  # numbers
 
 
 class FrameStore(struct.PyTreeNode):
@@ -163,33 +164,33 @@ class Frames(struct.PyTreeNode):
         offset = np.arange(self.stack - 1, -1, -1, dtype=np.int32).reshape(*[1] * row.ndim, -1)
         steps = store.steps.at[row, env].get(mode="clip")[..., None]
         place = ring.wrap(row[..., None] - jnp.minimum(offset, steps), length)
-        is_padding = offset > steps
-        obs = self._stacks(store.images, place, is_padding, env)
-        place = jnp.concatenate([place[..., 1:], following], axis=-1)
-        is_padding = jnp.concatenate([is_padding[..., 1:], jnp.zeros_like(is_padding[..., :1])], axis=-1)
-        return _with_observations(rows, obs, self._stacks(store.images, place, is_padding, env))
+        # Both stacks of a row are cut from one strip of frames: that of `next_obs` begins and ends one frame later.
+        strip = jnp.concatenate([place, following], axis=-1)
+        is_padding = jnp.pad(offset > steps, [*[(0, 0)] * row.ndim, (0, 1)])
+        strips = self._map(
+            lambda leaf: self._padded(_gather(storage, leaf, strip, env), is_padding),
+            store.images,
+            lambda leaf: _gather(storage, leaf, strip[..., -2:], env),
+        )
+        obs = self._map(lambda frames: self._joined(frames[:, :-1]), strips, lambda frames: frames[:, 0])
+        next_obs = self._map(lambda frames: self._joined(frames[:, 1:]), strips, lambda frames: frames[:, 1])
+        obs, next_obs = jax.tree.map(lambda leaf: leaf.reshape(*row.shape, *leaf.shape[1:]), (obs, next_obs))
+        return _with_observations(rows, obs, next_obs)
 
-    def _stacks(self, images: PyTree, place: jax.Array, is_padding: jax.Array, env: jax.Array) -> PyTree:
-        """Gather the stacks whose frames lie at `place[..., stack]`."""
+    def _padded(self, frames: jax.Array, is_padding: jax.Array) -> jax.Array:
+        """Return frames `[B, S, ...]` with what stands for those before the begin of an episode."""
+        if self.padding == "edge":  # whose place is that of the first one
+            return frames
+        return jnp.where(is_padding.reshape(*frames.shape[:2], *[1] * (frames.ndim - 2)), 0, frames)
 
-        def stacked(leaf: jax.Array) -> jax.Array:
-            axis = self.axis % (leaf.ndim - 1)
-
-            def gather(place: jax.Array, is_padding: jax.Array, env: jax.Array) -> jax.Array:
-                frames = leaf.at[place, jnp.broadcast_to(env[..., None], place.shape)].get(mode="clip")
-                if self.padding == "zeros":
-                    frames = jnp.where(is_padding.reshape(*place.shape, *[1] * (leaf.ndim - 2)), 0, frames)
-                return jnp.moveaxis(frames, env.ndim, env.ndim + axis)
-
-            if leaf[0, 0].size < LARGE_FRAME:
-                return gather(place, is_padding, env)
-            # One stack at a time. Of a gather of all of them, XLA may find the place of each pixel anew, and then takes
-            # up to a hundred times as long.
-            flat = (place.reshape(-1, self.stack), is_padding.reshape(-1, self.stack), env.reshape(-1))
-            stacks = lax.map(lambda sample: gather(*sample), flat)
-            return stacks.reshape(*env.shape, *stacks.shape[1:])
-
-        return self._map(stacked, images, lambda leaf: leaf.at[place[..., -1], env].get(mode="clip"))
+    def _joined(self, frames: jax.Array) -> jax.Array:
+        """Return frames `[B, stack, ...]` as stacks, along their axis."""
+        axis = self.axis % (frames.ndim - 1)
+        if axis < frames.ndim - 2 or frames.dtype != jnp.uint8 or self.stack != 4:
+            return jnp.moveaxis(frames, 1, 1 + axis)
+        # Four bytes side by side are a word: put together as such, XLA's CPU backend uses vector instructions.
+        first, second, third, fourth = (frames[:, number].astype(jnp.uint32) for number in range(4))
+        return lax.bitcast_convert_type(first | second << 8 | third << 16 | fourth << 24, jnp.uint8)
 
     def _newest_frame(self, leaf: jax.Array) -> jax.Array:
         """Return the last frames of stacks `[K, E, ...]`."""
@@ -283,6 +284,15 @@ def _write(tree: PyTree, places: list[jax.Array], env: jax.Array, values: list[P
         return leaf.at[place, jnp.broadcast_to(env[None], place.shape)].set(value, mode="drop")
 
     return jax.tree.map(write, tree, *values)
+
+
+def _gather(storage: Ring, leaf: jax.Array, place: jax.Array, env: jax.Array) -> jax.Array:
+    """Return the frames `[B, S, ...]` of a leaf `[rows, N, ...]` at places `[..., S]`, where `B` is all but `S`."""
+    num_envs, shape = leaf.shape[1], leaf.shape[2:]
+    unknown = storage.frames.next_final[0]
+    index = materialized(jnp.ravel(place * num_envs + env[..., None]), unknown)
+    frames = leaf.reshape(-1, math.prod(shape)).at[index].get(mode="clip")
+    return materialized(frames, unknown).reshape(-1, place.shape[-1], *shape)
 
 
 def _with_observations(rows: PyTree, obs: PyTree, next_obs: PyTree) -> PyTree:
