@@ -206,14 +206,17 @@ def apply_batch(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree
 
 def apply_stack(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
     """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
+    num_networks = jax.tree.leaves(params)[0].shape[0]
     if not isinstance(obs, History):
-        return jax.vmap(lambda params: apply_batch(network, params, obs, *inputs))(params)
+        # Each gets inputs of its own: XLA's CPU backend would make one product of all first layers, and then spend more
+        # on moving its parts to where the second layers need them.
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num_networks, *leaf.shape)), (obs, *inputs))
+        return jax.vmap(lambda params, inputs: apply_batch(network, params, *inputs))(params, own)
     obs = obs.of(network.role)
 
     def apply_one(params: PyTree, carry: PyTree) -> Any:
         return apply_batch(network, params, obs._replace(carry=carry), *inputs)
 
-    num_networks = jax.tree.leaves(params)[0].shape[0]
     carry = jax.tree.map(lambda leaf: leaf[:, :num_networks], obs.carry)  # [B, C, ...], a memory for each of them
     return jax.vmap(apply_one, in_axes=(0, 1))(params, carry)
 
