@@ -86,7 +86,8 @@ class Environment(struct.PyTreeNode):
 
     def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
         """Begin `N` episodes; consumes `key`."""
-        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(jax.random.split(key, num_envs), self.params)
+        keys = self._as_kept(jax.random.split(key, num_envs))
+        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(keys, self.params)
         obs, inner = _cast((obs, inner), self._structure())
         return EnvironmentState(inner, obs, jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32))
 
@@ -101,7 +102,7 @@ class Environment(struct.PyTreeNode):
             key: one PRNG key, or `N` of them.
         """
         num_envs = state.episode_length.shape[0]
-        keys = key if _is_batch_of_keys(key) else jax.random.split(key, num_envs)
+        keys = self._as_kept(key if _is_batch_of_keys(key) else jax.random.split(key, num_envs))
         obs, inner, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
             keys, state.inner, action, self.params
         )
@@ -116,6 +117,12 @@ class Environment(struct.PyTreeNode):
         finished = Finished(ended, jnp.where(ended, total, 0), jnp.where(ended, length, 0))
         after = EnvironmentState(inner, obs, jnp.where(ended, 0, total), jnp.where(ended, 0, length))
         return after, transition, finished
+
+    def _as_kept(self, keys: jax.Array) -> jax.Array:
+        """Return keys as they are, or raw for an environment whose state seems to hold some: no others fit in there."""
+        leaves = jax.tree.leaves(self._structure()[1])
+        holds_keys = any(leaf.dtype == jnp.uint32 and leaf.shape[-1:] == (2,) for leaf in leaves)
+        return jax.random.key_data(keys) if holds_keys else keys
 
     def _structure(self) -> tuple[PyTree, PyTree]:
         """Shapes and dtypes of an observation and a state, the same ones after a reset and after a step.

@@ -1,6 +1,6 @@
 """Training speed: environment steps a second of every agent, and of SBX on the same task if it is installed.
 
-    python scripts/benchmark_training.py                  # everything, about an hour
+    python scripts/benchmark_training.py                  # everything, which takes long
     python scripts/benchmark_training.py --agents sac     # of one agent
     python scripts/benchmark_training.py --quick          # one cell an agent
     pip install -e ".[peers]"                             # SBX; it brings torch along

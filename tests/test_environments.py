@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from gymnax.environments import environment, spaces
 from probes import Probe, ProbeParams
 
 from algorithms import environments
 from algorithms.spaces import Box, Discrete
+from jaxrl_buffers.unrolled_keys import unrolled
 
 step_one = jax.jit(lambda env, state, action, key: env.step(state, action, key))
 
@@ -142,3 +144,31 @@ class Pair(Camera):
 def test_other_action_spaces_are_refused(env, message):
     with pytest.raises(ValueError, match=message):
         environments.wrap(env)
+
+
+@struct.dataclass
+class WandererState(environment.EnvState):
+    time: jax.Array
+    key: jax.Array  # from which every step draws
+
+
+class Wanderer(Probe):
+    """Keeps a key of its own, as many environments do."""
+
+    def step_env(self, key, state, action, params):
+        key_step, key_next = jax.random.split(state.key)
+        state = WandererState(state.time + 1, key_next)
+        return jax.random.normal(key_step, (2,)), state, jnp.float32(1), state.time >= 3, {}
+
+    def reset_env(self, key, params):
+        return jnp.zeros(2), WandererState(jnp.zeros((), jnp.int32), key)
+
+
+@pytest.mark.parametrize("make_key", [jax.random.key, jax.random.PRNGKey, lambda seed: unrolled(jax.random.key(seed))])
+def test_environments_may_keep_keys(make_key):
+    env = environments.wrap(Wanderer(True))
+    state = jax.jit(lambda key: env.reset(key, 2))(make_key(0))
+    state, first, _ = step_one(env, state, jnp.zeros(2, jnp.int32), make_key(1))
+    state, second, _ = step_one(env, state, jnp.zeros(2, jnp.int32), make_key(2))
+    assert state.inner.key.shape == (2, 2)
+    assert len(np.unique(np.stack([first.next_obs, second.next_obs]))) == 8
