@@ -49,6 +49,7 @@ def test_plans_that_cannot_be_met(options, message):
         (jb.uniform(40), {"mini_batch_size": 8}, "holds only 40 steps"),
         (jb.sequences(2_000, sequence_length=64, period=8), {"mini_batch_size": 120}, "only 117 samples"),
         (jb.uniform(2_000), {"start_steps": 0}, "only 0 samples"),
+        (jb.ReplayBuffer(frames=jb.Frames(stack=4), length=100), {"mini_batch_size": 98}, "only 97 samples"),
         (jb.rollout(10), {"start_steps": 0}, "the rollout takes 10 steps"),
         (jb.rollout(50), {}, "do not learn from random steps"),
         (jb.rollout(50), {"start_steps": 0, "mini_batch_size": 20}, "3 minibatches of 20"),
