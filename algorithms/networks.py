@@ -12,7 +12,7 @@ from algorithms.memory import KINDS, History, Memory
 from jaxrl_buffers.checks import require_choice, require_integer
 from jaxrl_buffers.types import PyTree
 
-FEW_OUTPUTS = 4
+FEW_OUTPUTS = 4  # of heads that are computed by columns, each of which is a kernel of its own on accelerators
 
 
 class Torso(nn.Module):
@@ -237,15 +237,15 @@ def _small_head(size: int) -> nn.Dense:
 
 
 def _head(size: int, **options: Any) -> nn.Dense:
-    """A last layer, with few outputs."""
+    """A last layer."""
     return nn.Dense(size, dot_general=_product_by_columns if size <= FEW_OUTPUTS else None, **options)
 
 
 def _product_by_columns(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Return `x @ kernel`, one output after the other.
 
-    On CPU the gradient of a narrow kernel, a product of two tall matrices, takes ten times as long as that of its
-    columns.
+    On CPU the gradient of a narrow kernel, a product of two tall matrices, takes seven times as long as those of
+    its two columns.
     """
     return jnp.stack([x @ column for column in kernel.T], axis=-1)
 

@@ -138,8 +138,7 @@ class Plan:
                 f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "
                 "collect less at a time or raise its length."
             )
-        older = buffer.view.lookback + (0 if buffer.frames is None else buffer.frames.stack - 1)
-        rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - older
+        rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - buffer.lookback
         starts = max(rows // buffer.view.stride, 0) * self.num_envs
         if starts < num_samples:
             raise ValueError(

@@ -96,7 +96,7 @@ def scan_epochs(
     require_integer("scan_epochs", "num_epochs", num_epochs, 1)
     if num_batches is None:
         length, num_envs = ring.shape(state.storage)
-        starts_per_env = -(-(length - buffer.view.lookahead - buffer.view.lookback) // buffer.view.stride)
+        starts_per_env = -(-(length - buffer.view.lookahead - buffer.lookback) // buffer.view.stride)
         num_batches = -(-num_envs * starts_per_env // batch_size)
     require_integer("scan_epochs", "num_batches", num_batches, 1)
     window = starts.legal_window(state.storage, buffer.view)

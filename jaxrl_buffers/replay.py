@@ -89,7 +89,7 @@ class ReplayBuffer(struct.PyTreeNode):
             raise ValueError("ReplayBuffer(): a sampler stands in the place of the view, or a view in the sampler's.")
         if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
             return
-        span = self.view.span + (self.frames.stack - 1 if isinstance(self.frames, Frames) else 0)
+        span = self.view.span + self.lookback - self.view.lookback
         if span > self.length:
             raise ValueError(
                 f"ReplayBuffer(length={self.length}): one sample of {self.view!r} spans {span} rows, more than "
@@ -101,6 +101,11 @@ class ReplayBuffer(struct.PyTreeNode):
                 f"{self.view.stride}, so that sequences start at the same rows in every round; "
                 f"{-(-self.length // self.view.stride) * self.view.stride} would do."
             )
+
+    @property
+    def lookback(self) -> int:
+        """How many older rows a start needs: those that the view reads, and those that hold its frames."""
+        return self.view.lookback + (self.frames.stack - 1 if isinstance(self.frames, Frames) else 0)
 
     def init(self, example: PyTree) -> ReplayState:
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""

@@ -88,3 +88,14 @@ def test_counts_are_checked():
         jb.scan_batches(collect, 0, buffer, state, jax.random.key(0), batch_size=2, num_batches=0)
     with pytest.raises(ValueError, match="num_epochs=0"):
         jb.scan_epochs(collect, 0, buffer, state, jax.random.key(0), batch_size=2, num_epochs=0)
+
+
+def test_an_epoch_over_frames_is_as_long_as_their_starts():
+    """The two oldest rows of each environment only hold frames, so three batches of four do."""
+    buffer = jb.ReplayBuffer(frames=jb.Frames(stack=3), length=8, num_envs=2)
+    images, flags = jnp.zeros((8, 2, 5, 3), jnp.uint8), jnp.zeros((8, 2), bool)
+    chunk = jb.Transition(images, jnp.zeros((8, 2)), jnp.zeros((8, 2)), flags, flags, images)
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    weights = jb.scan_epochs(collect, 0, buffer, state, jax.random.key(0), batch_size=4)[2].weights
+    assert weights.shape == (3, 4)
+    assert weights.sum() == 12

@@ -44,8 +44,13 @@ def test_help_is_enough():
 
 
 @pytest.fixture(scope="module")
-def training_benchmark():
-    return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))["main"]
+def training_names():
+    return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))
+
+
+@pytest.fixture(scope="module")
+def training_benchmark(training_names):
+    return training_names["main"]
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -66,3 +71,11 @@ def test_bad_options_of_the_training_benchmark(training_benchmark, arguments, ca
     error = capsys.readouterr().err
     assert arguments[0] in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_training_benchmark_can_build_every_agent(training_names):
+    assert {"ddqn", "sac", "td3", "ddpg", "mpo", "sac_discrete", "mpo_discrete", "ppo"} <= set(training_names["TASKS"])
+    for agent in training_names["TASKS"]:
+        cell = training_names["Cell"](agent, num_seeds=1, hidden=8, capacity=1_000)
+        experiment = training_names["Experiment"].of(cell)
+        experiment.plan.check_buffer(experiment.buffer)

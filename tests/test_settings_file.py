@@ -81,6 +81,18 @@ def settings_of(script, monkeypatch):
     return parse
 
 
+def check_refused(script, capsys, tmp_path, values, message):
+    """Check that the script says what is wrong with a file in one line, and leaves no run behind."""
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(values))
+    assert script.main(["--config", str(path), "--out", str(tmp_path / "run")]) == 2
+    text = capsys.readouterr()
+    assert message in text.err
+    assert len(text.err.splitlines()) == 1
+    assert text.out == ""
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_is_left_out_is_as_in_the_preset(file):
     settings, preset = settings_file.read(file), presets.preset("ddqn", "CartPole-v1")
     assert (settings.n_step, settings.gamma, settings.hidden_sizes, settings.capacity) == (2, 1.0, (8,), 1_000)
@@ -142,14 +154,7 @@ GOOD = {"algorithm": "ddqn", "environment": "CartPole-v1"}
     ],
 )
 def test_bad_files_are_one_clear_line(script, capsys, tmp_path, values, message):
-    path = tmp_path / "settings.yaml"
-    path.write_text(yaml.safe_dump(values))
-    assert script.main(["--config", str(path), "--out", str(tmp_path / "run")]) == 2
-    text = capsys.readouterr()
-    assert message in text.err
-    assert len(text.err.splitlines()) == 1
-    assert text.out == ""
-    assert not (tmp_path / "run").exists()
+    check_refused(script, capsys, tmp_path, values, message)
 
 
 @pytest.mark.parametrize(
@@ -390,14 +395,7 @@ SAMPLER = "buffer.config.sampler.config.sampler.config.sampler.config"
     ],
 )  # fmt: skip
 def test_bad_components_are_one_clear_line(script, capsys, tmp_path, changes, message):
-    path = tmp_path / "settings.yaml"
-    path.write_text(yaml.safe_dump(with_changes(changes)))
-    assert script.main(["--config", str(path), "--out", str(tmp_path / "run")]) == 2
-    text = capsys.readouterr()
-    assert message in text.err
-    assert len(text.err.splitlines()) == 1
-    assert text.out == ""
-    assert not (tmp_path / "run").exists()
+    check_refused(script, capsys, tmp_path, with_changes(changes), message)
 
 
 def test_the_file_is_named_with_a_bad_component(tmp_path):
