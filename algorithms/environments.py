@@ -11,14 +11,14 @@ import difflib
 import functools
 from typing import Any, NamedTuple
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import spaces as gymnax_spaces
 
 from algorithms import masked_environments as masked_environments  # makes its names known
+from algorithms._gymnax import gymnax
+from algorithms._gymnax import spaces as gymnax_spaces
 from algorithms.goal_environments import Goal
 from algorithms.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree, Scalar, Transition

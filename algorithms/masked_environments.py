@@ -8,12 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import environment, spaces
 
+from algorithms._gymnax import environment, gymnax, spaces
 from jaxrl_buffers.types import PyTree
 
 

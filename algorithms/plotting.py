@@ -28,13 +28,14 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
     steps = np.array([line["steps"] for line in metrics])
     returns = np.array([np.mean(line["returns"], axis=1) for line in metrics])
     mean, low, high = mean_and_band(returns)
-    figure, axes = _picture()
-    axes.plot(steps, returns, color="tab:blue", alpha=0.25, linewidth=0.8)
-    axes.fill_between(steps, low, high, color="tab:blue", alpha=0.25, linewidth=0, label="95 % confidence of the mean")
     num_seeds = returns.shape[1]
-    axes.plot(
-        steps, mean, color="tab:blue", marker=".", label=f"mean of {num_seeds} seed{'s' if num_seeds > 1 else ''}"
-    )
+    figure, axes = _picture()
+    if num_seeds > 1:
+        axes.plot(steps, returns, color="tab:blue", alpha=0.25, linewidth=0.8)
+        band = axes.fill_between(steps, low, high, color="tab:blue", alpha=0.25, linewidth=0)
+        band.set_label("95 % confidence of the mean")
+    label = f"mean of {num_seeds} seeds" if num_seeds > 1 else "one seed"
+    axes.plot(steps, mean, color="tab:blue", marker=".", label=label)
     axes.set(title=title, xlabel="environment steps", ylabel="return of deterministic episodes")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

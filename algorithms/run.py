@@ -35,10 +35,16 @@ class Interrupted(Exception):
         super().__init__(f"stopped by {signal.Signals(signal_number).name} after {steps:,} steps")
         self.signal_number = signal_number
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody is there to be told: the terminal is closed, or the reader of a pipe gone."""
+        return signal.Signals(self.signal_number).name in ("SIGHUP", "SIGPIPE")
+
 
 class Report(NamedTuple):
-    """What is known after a chunk."""
+    """What is known between chunks."""
 
+    phase: str  # what comes next: "compiling", "training", or "testing" the last policy
     steps: int  # environment steps of each seed
     total_steps: int
     steps_per_second: float  # of all seeds together
@@ -49,16 +55,19 @@ class Options(NamedTuple):
     """What does not change the outcome.
 
     Args:
-        on_chunk: called between chunks.
+        on_chunk: called before the first chunk, between chunks, and before the last evaluation. A `BrokenPipeError`,
+            from printing where nobody reads, stops the run as SIGTERM does.
         checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM. None for
             what the run was started with, and 60 for a new one.
         final_episodes: episodes of the last, deterministic evaluation of every seed. None for what the run was started
             with, and 100 for a new one.
+        on_signal: called with the number of every signal that asks to stop, at once and from another thread.
     """
 
     on_chunk: Callable[[Report], None] = lambda report: None
     checkpoint_seconds: float | None = None
     final_episodes: int | None = None
+    on_signal: Callable[[int], None] | None = None
 
 
 class Kept(NamedTuple):
@@ -100,11 +109,11 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     """Train in a folder, which must not exist, and return the result.
 
     Raises:
-        Interrupted: because of Ctrl-C or SIGTERM; the run can be resumed.
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
     """
     kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
-    with StopSignals() as signals:
+    with StopSignals(options.on_signal) as signals:
         programs = _compile(settings)
         jax.eval_shape(programs.init)  # refuses bad settings before anything is written
         run_folder.create(settings, kept._asdict())
@@ -125,12 +134,12 @@ def resume(
             are closed as by a time limit. A finished run stays as it is.
 
     Raises:
-        Interrupted: because of Ctrl-C or SIGTERM; the run can be resumed.
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
     """
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
     kept = Kept().over(run_folder.options()).over(options._asdict())
-    with StopSignals() as signals:
+    with StopSignals(options.on_signal) as signals:
         programs = _compile(settings)
         like = jax.eval_shape(programs.init)
         state, progress = run_folder.restore(like) if run_folder.has_checkpoint else (None, {})
@@ -160,6 +169,15 @@ def _train(
     signals: StopSignals,
 ) -> dict[str, Any]:
     plan = settings.plan
+
+    def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
+        speed = _summary(settings, progress)["steps_per_second"]
+        try:
+            on_chunk(Report(phase, progress.steps(plan), plan.total_steps, speed, metrics))
+        except BrokenPipeError:
+            signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
+
+    tell("compiling")
     if state is None:
         if signals.received:
             raise Interrupted(signals.received, 0)
@@ -178,8 +196,7 @@ def _train(
         state, progress, metrics = _advance(settings, programs, state, progress)
         if metrics is not None:
             folder.append({**_summary(settings, progress), **metrics})
-        speed = _summary(settings, progress)["steps_per_second"]
-        on_chunk(Report(progress.steps(plan), plan.total_steps, speed, metrics))
+        tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
     returns, lengths = programs.evaluate(state.agent, progress.num_tests, kept.final_episodes)
     result = {
         "algorithm": settings.algorithm,

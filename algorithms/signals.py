@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+# Ctrl-C, `kill`, and a terminal that was closed; the last one is unknown to Windows.
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class StopSignals:
-    """Within its `with` block, remembers Ctrl-C and SIGTERM instead of dying of them; a second one is obeyed at once.
+    """Within its `with` block, remembers Ctrl-C, SIGTERM and SIGHUP instead of dying of them; the next one is obeyed.
+
+    One that is ignored, as SIGHUP is under `nohup`, stays so.
+
+    Args:
+        on_signal: called for every signal, in a thread of its own and at once, also while compiled code is running.
 
     Example:
         >>> with StopSignals() as signals:
@@ -18,18 +28,33 @@ class StopSignals:
         True
     """
 
-    def __init__(self):
+    def __init__(self, on_signal: Callable[[int], None] | None = None):
         self.received: int | None = None
+        self._on_signal = on_signal
         self._previous: dict[int, Any] = {}
+        self._pipe: tuple[int, int] | None = None
+        self._previous_fd = -1
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python does not allow it
-            for number in (signal.SIGINT, signal.SIGTERM):
+        if threading.current_thread() is not threading.main_thread():  # elsewhere Python does not allow it
+            return self
+        for number in STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._receive)
+        if self._on_signal is not None:
+            self._watch(self._on_signal)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._restore()
+        if self._pipe is not None:
+            signal.set_wakeup_fd(self._previous_fd)
+            os.close(self._pipe[1])  # which ends the thread
+            self._pipe = None
+
+    def stop(self, number: int) -> None:
+        """Behave as if a signal had come."""
+        self.received = number
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
@@ -39,3 +64,17 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+    def _watch(self, on_signal: Callable[[int], None]) -> None:
+        """Tell of signals at once: Python calls handlers only when compiled code has returned to the main thread."""
+        self._pipe = reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        self._previous_fd = signal.set_wakeup_fd(writing)
+
+        def watch() -> None:
+            with os.fdopen(reading, "rb", buffering=0) as pipe:
+                while numbers := pipe.read(1):
+                    if numbers[0] in STOPPING:
+                        on_signal(numbers[0])
+
+        threading.Thread(target=watch, name="signals", daemon=True).start()

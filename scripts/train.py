@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import os
 import shlex
+import shutil
 import signal
 import statistics
 import sys
@@ -22,20 +23,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-# What follows takes seconds, and a KeyboardInterrupt would get lost in callbacks of JAX, or end in a traceback.
-_before = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
-try:
-    import docstring_parser
-    import tyro
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C ends this program at once, but while a run is under way: that is saved first. A KeyboardInterrupt would get
+    # lost in callbacks of JAX, or end in a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from algorithms import plotting, presets, run, settings_file
-    from algorithms.experiment import ALGORITHMS, SAMPLERS
-    from algorithms.plan import Plan
-    from algorithms.progress import ProgressBar
-    from algorithms.run_folder import RunFolder
-    from algorithms.settings import Settings, options_of
-finally:
-    signal.signal(signal.SIGINT, _before)
+import docstring_parser
+import tyro
+
+from algorithms import compilation_cache, plotting, presets, run, settings_file
+from algorithms.experiment import ALGORITHMS, SAMPLERS
+from algorithms.plan import Plan
+from algorithms.progress import ProgressBar
+from algorithms.run_folder import RunFolder
+from algorithms.settings import Settings, options_of
 
 NAMES = ("algorithm", "environment")
 HELP = {
@@ -49,7 +50,8 @@ HELP = {
     "resume": "The folder of a run to continue, exactly as if it had not stopped; it takes no settings besides, but "
     "--checkpoint-seconds and --final-episodes, which are otherwise those of the run.",
     "fresh_environments": "With --resume: restore agent and buffer only, and begin new episodes.",
-    "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM.",
+    "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C, on SIGTERM, and when the "
+    "terminal is closed.",
     "final_episodes": "Episodes of the last, deterministic evaluation of every seed.",
 }
 
@@ -68,12 +70,11 @@ def main(arguments: list[str]) -> int:
         settings = _settings(command, defaults)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
+    except BrokenPipeError:  # nobody reads what is printed
+        return _leave_quietly()
     except (ValueError, OSError) as error:  # the latter from files and from what environments download
         print(f"train.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before training, behind it, or while a first one waited for the chunk to end
-        print("train.py: stopped by SIGINT at once.", file=sys.stderr)
-        return 128 + signal.SIGINT
 
 
 def _first_look(arguments: list[str]) -> argparse.Namespace:
@@ -178,29 +179,74 @@ def _resume(arguments: list[str]) -> int:
 
 def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
     title = f"{settings.algorithm} on {settings.environment}"
+    run_folder = RunFolder(folder)
     with ProgressBar(title) as bar:
+        options = run.Options(bar.update, command.checkpoint_seconds, command.final_episodes, _Stopping(bar))
         try:
-            result = train(run.Options(bar.update, command.checkpoint_seconds, command.final_episodes))
+            result = train(options)
         except run.Interrupted as stop:
             bar.close()
-            print(f"{stop}; continue with: python scripts/train.py --resume {folder}")
-            return 128 + stop.signal_number
-    run_folder = RunFolder(folder)
-    plotting.draw_curve(run_folder.metrics(), title, run_folder.curve)
-    seeds = result["return_of_seeds"]
+            _draw_curve(run_folder, title)
+            if not stop.is_unseen:
+                print(f"{stop}; continue with: {_command_line('--resume', str(folder))}", flush=True)
+            return _leave_quietly(128 + stop.signal_number)
+    _draw_curve(run_folder, title)
     rates = [100 * rate for rate in result.get("success_of_seeds", [])]
     success = f"success {_spread(rates)} %, " if rates else ""
+    num_seeds = len(result["return_of_seeds"])
+    episodes = f"{result['episodes']} episodes"
+    episodes = f"mean and range of {num_seeds} seeds, {episodes} each" if num_seeds > 1 else episodes
     print(
-        f"{title}: {success}return {_spread(seeds)} (mean and range of {len(seeds)} seed{'s' * (len(seeds) > 1)}, "
-        f"{result['episodes']} episodes each) after {result['steps']:,} steps at "
-        f"{result['steps_per_second']:,.0f} steps/s; {folder}"
+        f"{title}: {success}return {_spread(result['return_of_seeds'])} ({episodes}) "
+        f"after {result['steps']:,} steps at {result['steps_per_second']:,.0f} steps/s; {folder}",
+        flush=True,
     )
     return 0
 
 
+class _Stopping:
+    """Tells that a signal was heard, and obeys a second one at once, also while compiled code is running."""
+
+    def __init__(self, bar: ProgressBar):
+        self._bar = bar
+        self._is_second = False
+
+    def __call__(self, number: int) -> None:
+        if self._is_second:
+            self._bar.close()
+            os._exit(128 + number)
+        self._is_second = True
+        if self._bar.is_live:
+            self._bar.say("stopping as soon as the present chunk is done and saved; once more to stop at once.")
+
+
+def _draw_curve(folder: RunFolder, title: str) -> None:
+    if metrics := folder.metrics():
+        plotting.draw_curve(metrics, title, folder.curve)
+
+
+def _command_line(*arguments: str) -> str:
+    """Return how to call this script again, by the interpreter that runs it now."""
+    python = shutil.which("python")
+    is_usual = python is not None and Path(python).absolute() == Path(sys.executable).absolute()
+    interpreter = "python" if is_usual else os.path.relpath(sys.executable)
+    return shlex.join([interpreter, sys.argv[0], *arguments])
+
+
+def _leave_quietly(code: int = 128 + 13) -> int:
+    """Drop what is left to print if nobody reads it: Python would complain when it ends. Return the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
 def _spread(of_seeds: list[float]) -> str:
-    return f"{statistics.mean(of_seeds):.1f} [{min(of_seeds):.1f}, {max(of_seeds):.1f}]"
+    spread = f" [{min(of_seeds):.1f}, {max(of_seeds):.1f}]" if len(of_seeds) > 1 else ""
+    return f"{statistics.mean(of_seeds):.1f}{spread}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with compilation_cache.kept():
+        sys.exit(main(sys.argv[1:]))

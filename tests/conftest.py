@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Most tests compile many programs that each run briefly. Set before JAX is imported, and inherited by subprocesses.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Scripts keep compiled programs in the user's cache folder; tests must not find those of earlier ones.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 # XLA's older emitters compile twice as fast as its fusion emitters, but fuse and so copy otherwise: tests of what is
 # copied ask for the latter (`compiled_as_usual` in test_in_place.py). Flags given from outside come last and so count.
 os.environ["XLA_FLAGS"] = " ".join(
@@ -49,6 +51,7 @@ def optimized_code() -> Iterator[None]:
 def compiled_once(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Compile every program once, in this process and in those that get the environment which is returned."""
     options = {
+        "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(tmp_path / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,

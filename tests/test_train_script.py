@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         code, out, err = finish(process)
         saved.append(num_saved(folder))
         assert code == (128 + number if number == signal.SIGTERM else -number), (out, err)
-    assert "continue with: python scripts/train.py --resume killed" in out
+    assert re.search(r"; continue with: \S*python\S* \S*scripts/train.py --resume killed$", out, re.MULTILINE)
     assert len(err.splitlines()) == 0
     assert 3 <= saved[0] <= saved[1] - 3 <= saved[2] - 6 < NUM_CHUNKS
 
@@ -215,12 +216,6 @@ def test_files_that_cannot_be_used(main, capsys, begun):
     assert len(error.splitlines()) == 1
 
 
-def test_a_second_signal_is_one_clear_line(main, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "start", lambda *_: signal.default_int_handler(signal.SIGINT, None))
-    assert main(["ddqn", "CartPole-v1", "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
-    assert capsys.readouterr().err == "train.py: stopped by SIGINT at once.\n"
-
-
 def test_a_signal_during_the_imports(tmp_path):
     """It ends the program, although whoever is importing catches all that is raised, as some of JAX's callbacks do."""
     (tmp_path / "tyro.py").write_text(
@@ -231,7 +226,7 @@ def test_a_signal_during_the_imports(tmp_path):
         "    raise SystemExit('caught')\n"
     )
     process = start("--help", cwd=tmp_path, environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
-    assert finish(process) == (128 + signal.SIGINT, "", "")
+    assert finish(process) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ Observations are dicts of float32 vectors, with the keys that goal environments 
 hindsight needs to know is an environment's `goal`.
 """
 
-import gymnax
-
+from algorithms._gymnax import gymnax
 from algorithms.goal_environments import bit_flip, point_reach
 from algorithms.goal_environments.bit_flip import BitFlip
 from algorithms.goal_environments.goal import Goal

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from gymnax.environments import environment, spaces
 
+from algorithms._gymnax import environment, spaces
 from algorithms.goal_environments.goal import Goal, reward, with_goal
 from jaxrl_buffers.types import Transition
 
