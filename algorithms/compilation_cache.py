@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -46,7 +47,8 @@ def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Iterator[Non
         folder: where programs are kept; in the user's cache folder by default.
         max_bytes: how much is kept.
     """
-    if not jax.config.jax_enable_compilation_cache or jax.config.jax_compilation_cache_dir:
+    is_enabled, chosen = map(_option, ("jax_enable_compilation_cache", "jax_compilation_cache_dir"))
+    if not is_enabled or chosen:
         yield
         return
     folder = (user_folder() if folder is None else folder) / f"compiled_{_machine()}"
@@ -64,7 +66,7 @@ def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Iterator[Non
         # XLA's own caches of autotuning lie in that folder too, and make its name a part of every entry's key.
         "jax_persistent_cache_enable_xla_caches": "none",
     }
-    before = {name: getattr(jax.config, name) for name in options}
+    before = {name: _option(name) for name in options}
     for name, value in options.items():
         jax.config.update(name, value)
     try:
@@ -76,6 +78,10 @@ def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Iterator[Non
             _join(own, folder)
             _forget_oldest(folder, max_bytes)
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _option(name: str) -> Any:
+    return getattr(jax.config, name)
 
 
 def _machine() -> str:

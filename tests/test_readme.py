@@ -1,11 +1,17 @@
-"""Every Python block of the README runs as shown, one after the other."""
+"""What the README shows works as shown."""
 
 from __future__ import annotations
 
 import re
+import runpy
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
+
+from algorithms import presets, run
+from algorithms.run_folder import RunFolder
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -22,6 +28,38 @@ def test_the_code_blocks_run():
 def test_the_quickstart_is_short():
     first = re.search(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
     assert len([line for line in first[1].splitlines() if line.strip()]) <= 13
+
+
+def commands():
+    """Return the command lines that are to be typed, without remarks, in order."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_commands_are_typed_where_their_programs_are():
+    """`python` is that of .venv only after its activation, which comes after the scripts that make it."""
+    typed = commands()
+    names = [command[0] for command in typed]
+    assert names[:3] == ["bash", "bash", "source"]
+    assert typed[2] == ["source", ".venv/bin/activate"]
+    assert {*names[3:]} <= {"python", "pip"}
+    for command in typed:
+        assert all((README.parent / part).exists() for part in command if part.startswith("scripts/"))
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if "scripts/train.py" in command], ids=" ".join)
+def test_training_commands_are_understood(command, monkeypatch, tmp_path):
+    """Up to the point where they begin to train."""
+    names = runpy.run_path(str(README.parent / "scripts" / "train.py"))
+    monkeypatch.chdir(tmp_path)
+    Path("settings.yaml").write_text("algorithm: ddqn\nenvironment: CartPole-v1\n")
+    RunFolder("runs/ddqn_CartPole-v1_seed0").create(presets.preset("ddqn", "CartPole-v1"))
+    begun = []
+    for name in ("start", "resume"):
+        monkeypatch.setattr(run, name, lambda *_: begun.append(True) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        names["main"](command[2:] + ([] if "--resume" in command else ["--out", "another"]))
+    assert begun
 
 
 @pytest.mark.parametrize("name", re.findall(r"`jb\.([\w.]+)", README.read_text()))
