@@ -8,7 +8,7 @@ from algorithms.ddqn import DDQN
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState, collect, train, train_step
 from algorithms.mpo import MPO
-from algorithms.networks import Torso
+from algorithms.networks import NATURE, Torso
 from algorithms.normalization import Normalized
 from algorithms.optimization import LinearDecay
 from algorithms.plan import Plan
@@ -31,6 +31,7 @@ __all__ = [
     "DDPG",
     "DDQN",
     "MPO",
+    "NATURE",
     "PPO",
     "SAC",
     "TD3",

@@ -83,15 +83,33 @@ class Networks(NamedTuple):
         return apply_stack(self._critic, critics, obs, action)
 
     def gradients(
-        self, state: DeterministicState, sample: Sample, next_action: jax.Array
+        self,
+        state: DeterministicState,
+        sample: Sample,
+        next_action: jax.Array,
+        moves_policy: jax.Array | None = None,
     ) -> tuple[ActorCritics, StepInfo]:
-        """Return the gradients of critics and policy, both at the present parameters, for given actions `a'`."""
+        """Return the gradients of critics and policy, both at the present parameters, for given actions `a'`.
+
+        Where not `moves_policy`, the policy's gradient, which nothing uses, and its metrics are zeros that cost nothing
+        (but under `vmap`, which computes and then chooses).
+        """
         batch = sample.batch
         next_value = jnp.min(self.values(state.target.critics, batch.next_obs, next_action), axis=0)
         target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
         (loss_q, q), critics = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critics, sample, target)
-        loss_pi, actor = jax.value_and_grad(self._actor_loss)(state.params.actor, state.params.critics, sample)
+
+        def policy_gradient() -> tuple[jax.Array, PyTree]:
+            return jax.value_and_grad(self._actor_loss)(state.params.actor, state.params.critics, sample)
+
+        if moves_policy is None:
+            (loss_pi, actor), share = policy_gradient(), {}
+        else:
+            nothing = jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, state.params.actor)
+            loss_pi, actor = jax.lax.cond(moves_policy, policy_gradient, lambda: nothing)
+            share = {"moves_policy": moves_policy.astype(jnp.float32)}
         metrics = {
+            **share,
             "loss_q": loss_q,
             "loss_pi": loss_pi,
             "q": jnp.mean(q),

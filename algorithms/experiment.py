@@ -91,9 +91,12 @@ def build_torso(settings: Settings) -> Torso:
     """Return the torso of an agent that has none of its own."""
     return Torso(
         tuple(settings.hidden_sizes),
+        tuple(settings.channels),
         activation=settings.activation,
         memory=None if settings.memory == "none" else settings.memory,
         memory_size=settings.memory_size,
+        kernel_sizes=tuple(settings.kernel_sizes),
+        strides=tuple(settings.strides),
     )
 
 

@@ -12,6 +12,9 @@ from flax import struct
 from algorithms.environments import Finished
 from algorithms.types import Metrics
 
+# What updates that leave the policy as it is know nothing of: agents with such updates tell which by `moves_policy`.
+OF_POLICY = ("loss_pi", "grad_norm_pi")
+
 
 class EpisodeSums(NamedTuple):
     """Statistics of finished episodes."""
@@ -59,7 +62,11 @@ class Sums(struct.PyTreeNode):
 
     def means(self) -> Metrics:
         """Return every mean by name; NaN where nothing was summed up."""
-        means = dict(zip(self.names, self.updates / self.num_updates, strict=True))
+        sums = dict(zip(self.names, self.updates, strict=True))
+        policy_updates = sums.get("moves_policy", self.num_updates)
+        means = {
+            name: total / (policy_updates if name in OF_POLICY else self.num_updates) for name, total in sums.items()
+        }
         episodes = EpisodeSums(*self.episodes)
         return {
             **means,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from algorithms.convolution import convolve
 from algorithms.memory import KINDS, History, Memory
 from jaxrl_buffers.checks import require_choice, require_integer
 from jaxrl_buffers.types import PyTree
@@ -23,10 +24,12 @@ class Torso(nn.Module):
 
     Args:
         hidden_sizes: widths of the dense layers.
-        channels: channels of the 3x3 convolutions for images; `(16,)` is the network of MinAtar.
+        channels: of the convolutions for images, one after the other; `(16,)` is the network of MinAtar.
         activation: name of a function in `jax.nn`.
         memory: `gru`, `lstm`, or None for a network that sees one observation at a time.
         memory_size: width of what is remembered.
+        kernel_sizes: height and width of the kernel of every convolution, or one number for all.
+        strides: of every convolution, or one number for all. Images are not padded.
 
     Example:
         >>> torso = Torso(hidden_sizes=(64, 64))
@@ -41,11 +44,19 @@ class Torso(nn.Module):
     activation: str = "relu"
     memory: str | None = None
     memory_size: int = 64
+    kernel_sizes: tuple[int, ...] = (3,)
+    strides: tuple[int, ...] = (1,)
 
     def __post_init__(self):
-        for name in ("hidden_sizes", "channels"):
+        for name in ("hidden_sizes", "channels", "kernel_sizes", "strides"):
             for size in getattr(self, name):
                 require_integer("Torso", name, size, 1)
+        for name in ("kernel_sizes", "strides"):
+            if len(getattr(self, name)) not in (1, len(self.channels)):
+                raise ValueError(
+                    f"Torso({name}={getattr(self, name)}): there are {len(self.channels)} convolutions, of "
+                    f"{self.channels} channels; give one number for each of them, or a single one for all."
+                )
         if not callable(getattr(jax.nn, self.activation, None)):
             raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
         if self.memory is not None:
@@ -56,23 +67,30 @@ class Torso(nn.Module):
     @property
     def encoder(self) -> Encoder:
         """What comes before the dense layers."""
-        return Encoder(self.channels, self.activation, self.memory, self.memory_size)
+        return _encoder(self)
 
     @nn.compact
     def __call__(self, obs: PyTree, *others: jax.Array) -> jax.Array:
         """Return features of an observation, or of each row of a `History`, together with other vectors."""
-        encoder = Encoder(self.channels, self.activation, self.memory, self.memory_size, name="encoder")
-        x = encoder(obs)[0]
+        x = _encoder(self, name="encoder")(obs)[0]
         x = jnp.concatenate([x, *others], axis=-1) if others else x
         for size in self.hidden_sizes:
             x = getattr(jax.nn, self.activation)(nn.Dense(size)(x))
         return x
 
 
+class Layer(NamedTuple):
+    """One convolution."""
+
+    num_channels: int
+    kernel_size: int
+    stride: int
+
+
 class Encoder(nn.Module):
     """Observations as vectors, with what is remembered if there is a memory; see `Torso`."""
 
-    channels: tuple[int, ...]
+    layers: tuple[Layer, ...]
     activation: str
     memory: str | None
     memory_size: int
@@ -93,14 +111,38 @@ class Encoder(nn.Module):
 
     def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
         """Make vectors of images and all the rest, behind `num_axes` leading axes."""
-        activation = getattr(jax.nn, self.activation)
         features = []
-        for leaf in map(_as_float, jax.tree.leaves(obs)):
-            if leaf.ndim - num_axes == 3:
-                for size in self.channels:
-                    leaf = activation(nn.Conv(size, (3, 3), padding="VALID")(leaf))
-            features.append(leaf.reshape(*leaf.shape[:num_axes], -1))
+        for path, leaf in jax.tree.leaves_with_path(obs):
+            x = _as_float(leaf)
+            x = self._convolve(x, path) if leaf.ndim - num_axes == 3 else x
+            features.append(x.reshape(*x.shape[:num_axes], -1))
         return jnp.concatenate(features, axis=-1) if len(features) > 1 else features[0]
+
+    def _convolve(self, image: jax.Array, path: tuple[Any, ...]) -> jax.Array:
+        """Pass images `[..., height, width, channels]` through all convolutions."""
+        x = image
+        for number, (size, kernel_size, stride) in enumerate(self.layers, 1):
+            if min(x.shape[-3:-1]) < kernel_size:
+                name = jax.tree_util.keystr(path, simple=True, separator=".") or "(the whole)"
+                whole, left = ("x".join(map(str, each.shape[-3:-1])) for each in (image, x))
+                raise ValueError(
+                    f"observation {name} is an image of {whole}, of which {left} reach convolution {number}: too few "
+                    f"for a kernel of {kernel_size}x{kernel_size}; use fewer or smaller kernels, or smaller strides."
+                )
+            layer = nn.Conv(size, (kernel_size,) * 2, (stride,) * 2, padding="VALID", conv_general_dilated=convolve)
+            x = getattr(jax.nn, self.activation)(layer(x))
+        return x
+
+
+NATURE = Torso(hidden_sizes=(512,), channels=(32, 64, 64), kernel_sizes=(8, 4, 3), strides=(4, 2, 1))
+"""The network for frames of 84x84: Mnih et al. (2015), https://doi.org/10.1038/nature14236."""
+
+
+def _encoder(torso: Torso, **options: Any) -> Encoder:
+    number, given = len(torso.channels), (torso.kernel_sizes, torso.strides)
+    sizes = (each if len(each) == number else each * number for each in given)
+    layers = tuple(map(Layer, torso.channels, *sizes))
+    return Encoder(layers, torso.activation, torso.memory, torso.memory_size, **options)
 
 
 class QNetwork(nn.Module):

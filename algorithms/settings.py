@@ -29,7 +29,8 @@ OF_BUFFER = (
     "sequence_length",
     "burn_in",
 )
-OF_AGENT = {"torso": ("hidden_sizes", "activation", "memory", "memory_size"), "schedule": ("anneals",)}
+SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
+OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule": ("anneals",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Settings:
         gamma: discount of one step.
         capacity: transitions that a replay buffer holds; a rollout holds those of one iteration.
         hidden_sizes: widths of the networks' layers.
+        channels: of the convolutions that images pass through first, one after the other. The network of Nature, for
+            frames of 84x84, has channels 32 64 64, kernel sizes 8 4 3, strides 4 2 1 and hidden sizes 512.
+        kernel_sizes: heights and widths of the convolutions' kernels; one for each, or a single one for all.
+        strides: of the convolutions; one for each, or a single one for all.
         activation: name of a function in `jax.nn`.
         memory: what networks remember earlier observations by: `none`, `gru` or `lstm`.
         memory_size: width of what they remember.
@@ -79,6 +84,9 @@ class Settings:
     gamma: float = 0.99
     capacity: int = 100_000
     hidden_sizes: tuple[int, ...] = (64, 64)
+    channels: tuple[int, ...] = (16,)
+    kernel_sizes: tuple[int, ...] = (3,)
+    strides: tuple[int, ...] = (1,)
     activation: str = "relu"
     memory: str = "none"
     memory_size: int = 64
@@ -192,7 +200,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `to_dict` gave."""
-        sizes = {"hidden_sizes": tuple(values["hidden_sizes"])} if "hidden_sizes" in values else {}
+        sizes = {name: tuple(values[name]) for name in SIZES if name in values}
         return cls(**{**values, "plan": Plan(**values["plan"]), **sizes})
 
 

@@ -131,19 +131,27 @@ class TD3(struct.PyTreeNode):
     def gradients(
         self, state: DeterministicState, sample: Sample, key: jax.Array, pass_index: int
     ) -> tuple[ActorCritics, StepInfo]:
-        """Return the gradients of critics and policy, both at the present parameters; consumes `key`."""
+        """Return the gradients of critics and policy, both at the present parameters; consumes `key`.
+
+        The policy's are zero in updates that leave it as it is, and so are `loss_pi` and `grad_norm_pi`.
+        """
         action = self.networks.policy(state.target.actor, sample.batch.next_obs)
         normal = jax.random.normal(key, action.shape, jnp.float32)
         scale, clip = (jnp.asarray(value, jnp.float32) for value in (self.smoothing_scale, self.smoothing_clip))
         next_action = jax.vmap(losses.smoothed_action, in_axes=(0, 0, None))(action, scale * normal, clip)
-        return addon.add_gradients(self, state, sample, key, *self.networks.gradients(state, sample, next_action))
+        grads, info = self.networks.gradients(state, sample, next_action, self._is_due(state))
+        return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritics) -> DeterministicState:
         """Step the critics; when it is their turn, also the policy and all targets."""
         rates = Rates(self.learning_rate_q, self.learning_rate_pi, self.max_grad_norm, self.polyak, self.schedule)
-        is_due = optimization.is_due(state.num_updates, self.target_update_interval)
+        is_due = self._is_due(state)
         after = deterministic.apply(state, grads, rates, moves_policy=is_due, moves_target=is_due)
         return addon.apply(self, state, grads, after, state.num_updates)
+
+    def _is_due(self, state: DeterministicState) -> jax.Array:
+        """Tell whether the update to come moves the policy and all targets."""
+        return optimization.is_due(state.num_updates, self.target_update_interval)
 
     @property
     def _noise(self) -> exploration.Noise:

@@ -36,7 +36,7 @@ from algorithms.experiment import ALGORITHMS, SAMPLERS
 from algorithms.plan import Plan
 from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
-from algorithms.settings import Settings, options_of
+from algorithms.settings import SIZES, Settings, options_of
 
 NAMES = ("algorithm", "environment")
 HELP = {
@@ -138,7 +138,7 @@ def _fields(component: Any, defaults: Mapping[str, Any]) -> list[Any]:
     documented = {}
     for parameter in docstring_parser.parse(component.__doc__).params:
         documented |= dict.fromkeys(parameter.arg_name.split(", "), parameter.description)
-    types = {"hidden_sizes": tuple[int, ...], "target_entropy": float | None}
+    types = {**dict.fromkeys(SIZES, tuple[int, ...]), "target_entropy": float | None}
     return [_field(name, types.get(name, type(value)), value, documented[name]) for name, value in defaults.items()]
 
 

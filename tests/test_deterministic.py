@@ -13,6 +13,8 @@ import rlax
 from test_golden import linear, stacked
 
 from algorithms import DDPG, TD3, Box, Torso
+from algorithms.environments import Finished
+from algorithms.metrics import Scalars, Sums
 from jaxrl_buffers import Batch, Handle, Sample
 
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
@@ -99,7 +101,7 @@ def test_the_delay_masks_the_update():
 
     first = functions("td3")[0](jax.random.key(0))
     states, norms = run(first)
-    assert jnp.all(norms > 0)  # there always is a gradient
+    assert (norms > 0).tolist() == [True, False] * 5  # what nothing uses is not computed
     history = jax.tree.map(lambda one, many: np.concatenate([one[None], many]), first, states)
 
     def moved(tree):
@@ -111,6 +113,58 @@ def test_the_delay_masks_the_update():
     for tree in (history.params.critics, history.optimizer.critics):
         assert moved(tree) == [True] * 10
     np.testing.assert_array_equal(history.optimizer.actor.count, [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
+
+
+def test_skipping_the_policy_gradient_changes_no_bit():
+    """Against updates that compute it always; over seeds, too, where it is computed and left out."""
+    batch = sample(jax.random.key(1))
+
+    class Eager(TD3):
+        def gradients(self, state, sample, key, pass_index):
+            grads, info = TD3.gradients(self, state, sample, key, pass_index)
+            _, actor = jax.value_and_grad(self.networks._actor_loss)(state.params.actor, state.params.critics, sample)
+            return grads._replace(actor=actor), info
+
+    def run(agent, key):
+        def update(state, key):
+            grads, _ = agent.gradients(state, batch, key, 0)
+            return agent.apply(state, grads), None
+
+        key_init, key_run = jax.random.split(key)
+        state = agent.init(key_init, jax.ShapeDtypeStruct((3,), jnp.float32), BOX.example)
+        return jax.lax.scan(update, state, jax.random.split(key_run, 7))[0]
+
+    lazy, eager = (
+        jax.jit(functools.partial(run, kind(BOX, Torso((8,)), target_update_interval=3))) for kind in (TD3, Eager)
+    )
+    key = jax.random.key(3)
+    jax.tree.map(np.testing.assert_array_equal, lazy(key), eager(key))
+    many = jax.jit(jax.vmap(functools.partial(run, TD3(BOX, Torso((8,)), target_update_interval=3))))(
+        jnp.stack([key, key])
+    )
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two[1], rtol=1e-5, atol=1e-6), lazy(key), many)
+
+
+def test_the_policy_gradient_is_computed_only_where_it_is_used():
+    """Products of matrices at the top level and, besides, in one branch of a condition."""
+    agent, batch = AGENTS["td3"], sample(jax.random.key(1))
+    state = jax.eval_shape(functions("td3")[0], jax.random.key(0))
+    jaxpr = jax.make_jaxpr(lambda state: agent.gradients(state, batch, jax.random.key(2), 0))(state)
+    (condition,) = [equation for equation in jaxpr.eqns if equation.primitive.name == "cond"]
+    skipped, computed = (str(branch).count("dot_general") for branch in condition.params["branches"])
+    assert skipped == 0
+    assert computed >= 6  # forward through policy and critic, and back
+
+
+def test_means_of_the_policy_are_over_updates_that_moved_it():
+    zero = Sums.zero(("grad_norm_pi", "loss_pi", "loss_q", "moves_policy"))
+    values = jnp.array([[2.0, -1.0, 1.0, 1.0], [0.0, 0.0, 2.0, 0.0], [4.0, -3.0, 6.0, 1.0]])
+    nothing = Finished(*[jnp.zeros((1, 1))] * 3)
+    means = zero.add(Scalars(zero.names, values), nothing).means()
+    assert (means["grad_norm_pi"], means["loss_pi"], means["loss_q"]) == (3, -2, 3)
+    np.testing.assert_allclose(means["moves_policy"], 2 / 3)
+    plain = Sums.zero(("loss_pi",))
+    assert plain.add(Scalars(plain.names, values[:, 1:2]), nothing).means()["loss_pi"] == pytest.approx(-4 / 3)
 
 
 def test_the_policy_gradient_agrees_with_rlax():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import every_slot
+from jax.extend import core
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import host
@@ -326,3 +327,24 @@ def test_images_of_flags_are_kept():
     assert rows.obs.dtype == rows.next_obs.dtype == bool
     np.testing.assert_array_equal(rows.obs, images[:-1])
     np.testing.assert_array_equal(rows.next_obs, images[1:])
+
+
+def scattered(jaxpr, num_rows):
+    """Return how many elements scatters write to arrays of at least that many rows, also inside other operations."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scatter" and equation.invars[0].aval.shape[0] >= num_rows:
+            total += equation.invars[2].aval.size
+        total += sum(scattered(inner, num_rows) for inner in core.jaxprs_in_params(equation.params))
+    return total
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_in_lockstep_only_final_frames_are_scattered(num_rows):
+    """Frames of rows, and those behind the head, are written contiguously, as are the numbers beside them."""
+    buffer = jb.uniform(1_000, 2).replace(frames=jb.Frames(stack=4))
+    image = jax.ShapeDtypeStruct((5, 6, 4), jnp.uint8)
+    row = jb.Transition(image, np.int32(0), np.float32(0), np.bool_(False), np.bool_(False), image)
+    chunk = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_rows, 2, *leaf.shape), leaf.dtype), row)
+    jaxpr = jax.make_jaxpr(buffer.add)(jax.eval_shape(buffer.init, row), chunk)
+    assert scattered(jaxpr.jaxpr, 1_000) == max(num_rows * 2, 2) * 5 * 6

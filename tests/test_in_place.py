@@ -122,7 +122,7 @@ def test_adding_a_single_row_is_in_place(name):
     assert_in_place(compiled_loop(name, LARGE, num_rows=1, num_envs=1))
 
 
-@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_per_env", "hindsight"])
+@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_per_env", "hindsight", "frames"])
 def test_the_whole_loop_is_in_place_under_vmap(name):
     assert_in_place(compiled_loop(name, LARGE, num_seeds=3))
 

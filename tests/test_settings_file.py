@@ -17,6 +17,7 @@ from agents import AGENTS
 import jaxrl_buffers as jb
 from algorithms import (
     DDQN,
+    NATURE,
     SAC,
     Averaged,
     Box,
@@ -125,6 +126,17 @@ def test_options_go_before_the_file(settings_of, file):
     other = settings_of("ddqn", "Acrobot-v1", "--config", file)
     assert (other.environment, other.n_step) == ("Acrobot-v1", 2)
     assert settings_of("--config", file, "--buffer", "uniform").sampler["method"] == "independent"
+
+
+def test_convolutions_are_set_by_options_and_by_files(settings_of, file):
+    options = ("--channels", 32, 64, 64, "--kernel-sizes", 8, 4, 3, "--strides", 4, 2, 1, "--hidden-sizes", 512)
+    settings = settings_of("ddqn", "CartPole-v1", *options)
+    assert settings.build().agent.agent.torso == NATURE
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    file.write_text(json.dumps(settings.to_dict()))
+    assert settings_of("--config", file) == settings
+    assert jb.from_config(jb.to_config(NATURE)) == NATURE
+    assert settings_of("ddqn", "CartPole-v1", "--channels", 8, 8).build().agent.agent.torso.kernel_sizes == (3,)
 
 
 GOOD = {"algorithm": "ddqn", "environment": "CartPole-v1"}
@@ -377,7 +389,8 @@ SAMPLER = "buffer.config.sampler.config.sampler.config.sampler.config"
         ],
         *[
             ({name: value}, "expected nothing: agent.config.torso takes its place.")
-            for name, value in {"hidden_sizes": [4], "activation": "relu", "memory": "gru", "memory_size": 64}.items()
+            for name, value in {"hidden_sizes": [4], "activation": "relu", "memory": "gru", "memory_size": 64,
+                                "channels": [4], "kernel_sizes": [5], "strides": [2]}.items()
         ],
         ({"anneals": True}, "anneals: got True, expected nothing: agent.config.schedule takes its place."),
         ({"agent.name": "DQN"}, "agent.name: got 'DQN', expected one of DDQN, DDPG"),

@@ -129,16 +129,15 @@ class Frames(struct.PyTreeNode):
             jnp.where(known, length + num_finals, outside)[None],
         ]
         obs, next_obs = (self._map(self._newest_frame, named_field(rows.data, name)) for name in ("obs", "next_obs"))
-        last = jax.tree.map(lambda leaf: leaf[newest, jnp.arange(leaf.shape[1])[None]], next_obs)
-        images = _write(store.images, places, rows.env, [obs, next_obs, last])
+        images = _write_images(before, places, rows, obs, next_obs)
         column = jnp.where(known, rows.env, num_envs)
         after = jnp.take_along_axis(jnp.where(ended, 0, jnp.minimum(steps + 1, self.stack)), newest, axis=0)[0]
         next_final = ring.wrap(_of_env(store.next_final, rows.env) + count[-1], _modulus(num_finals))
         return written._replace(
             frames=store.replace(
                 images=images,
-                steps=_write(store.steps, [row], rows.env, [jnp.minimum(steps, self.stack - 1)]),
-                final=_write(store.final, [row], rows.env, [final]),
+                steps=_write_rows(before, store.steps, row, rows.env, jnp.minimum(steps, self.stack - 1)),
+                final=_write_rows(before, store.final, row, rows.env, final),
                 next_steps=store.next_steps.at[column].set(after, mode="drop"),
                 next_final=store.next_final.at[column].set(next_final, mode="drop"),
             )
@@ -271,6 +270,25 @@ def mark_break(storage: Ring) -> Ring:
             next_final=ring.wrap(store.next_final + is_open, _modulus(num_finals)),
         )
     )
+
+
+def _write_images(storage: Ring, places: list[jax.Array], rows: Rows, obs: PyTree, next_obs: PyTree) -> PyTree:
+    """Write newest frames `[K, E, ...]` to their places: of rows, of final ones, and the one behind the head."""
+    images, newest = storage.frames.images, jnp.maximum(rows.lengths - 1, 0)[None]
+    if not ring.is_lockstep(storage):
+        last = jax.tree.map(lambda leaf: leaf[newest, jnp.arange(leaf.shape[1])[None]], next_obs)
+        return _write(images, places, rows.env, [obs, next_obs, last])
+    images = _write_rows(storage, images, places[0], rows.env, obs)
+    images = jax.tree.map(lambda leaf, new: ring.write_one(leaf, new[-1:], leaf.shape[0] - 1), images, next_obs)
+    return _write(images, places[1:2], rows.env, [next_obs])
+
+
+def _write_rows(storage: Ring, tree: PyTree, row: jax.Array, env: jax.Array, values: PyTree) -> PyTree:
+    """Write values `[K, E, ...]` to the rows `[K, E]` from the head on: contiguously in lock-step."""
+    if not ring.is_lockstep(storage):
+        return _write(tree, [row], env, [values])
+    length, _ = ring.shape(storage)
+    return jax.tree.map(lambda leaf, new: ring.write_rows(leaf, new, storage.head % length, length), tree, values)
 
 
 def _write(tree: PyTree, places: list[jax.Array], env: jax.Array, values: list[PyTree]) -> PyTree:

@@ -134,21 +134,21 @@ def write(ring: Ring, chunk: PyTree) -> Ring:
     """Append a chunk `[K, N, ...]` in lock-step, as at most two contiguous writes a leaf."""
     length, _ = shape(ring)
     num_rows = jax.tree.leaves(chunk)[0].shape[0]
-    data = jax.tree.map(lambda leaf, new: _write_contiguous(leaf, new, ring.head % length), ring.data, chunk)
+    data = jax.tree.map(lambda leaf, new: write_rows(leaf, new, ring.head % length, length), ring.data, chunk)
     head = (ring.head + num_rows) % modulus(ring)
     return ring._replace(data=data, head=head, size=jnp.minimum(ring.size + num_rows, length))
 
 
-def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
-    """Write `new` at `row`, going on at row 0 behind the end.
+def write_rows(leaf: jax.Array, new: jax.Array, row: jax.Array, length: int) -> jax.Array:
+    """Write `new` at `row` of a ring in the first `length` rows, going on at row 0 behind its end.
 
     `dynamic_update_slice` clamps its start, so a chunk that wraps is rolled by the overhang: its first part then ends
     at the ring's end and its last part stands at the beginning, and each write keeps the other rows as they were.
     """
     num_rows = new.shape[0]
     if num_rows == 1:
-        return _write_one(leaf, new, row)
-    start = jnp.minimum(row, leaf.shape[0] - num_rows)
+        return write_one(leaf, new, row)
+    start = jnp.minimum(row, length - num_rows)
     overhang = row - start
     rolled = jnp.roll(new, overhang, axis=0)
     is_tail = (jnp.arange(num_rows) < overhang).reshape(-1, *[1] * (new.ndim - 1))
@@ -158,7 +158,7 @@ def _write_contiguous(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Ar
     return lax.dynamic_update_slice_in_dim(leaf, first, 0, axis=0)
 
 
-def _write_one(leaf: jax.Array, new: jax.Array, row: jax.Array) -> jax.Array:
+def write_one(leaf: jax.Array, new: jax.Array, row: jax.Array | int) -> jax.Array:
     """Write one row, together with a neighbour as it is.
 
     XLA's CPU backend would fuse a slice of a single row into later gathers, and keep their other reads right by copying
