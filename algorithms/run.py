@@ -19,7 +19,7 @@ import numpy as np
 from algorithms import environments, loop
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState
-from algorithms.plan import Plan
+from algorithms.plan import MAX_EPISODES, Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
@@ -71,7 +71,7 @@ class Kept(NamedTuple):
         """Return these options, but for the values that are given."""
         kept = self._replace(**{name: values[name] for name in self._fields if values.get(name) is not None})
         require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
-        require_integer("run", "final_episodes", kept.final_episodes, 1)
+        require_integer("run", "final_episodes", kept.final_episodes, 1, MAX_EPISODES)
         return kept
 
 
@@ -130,6 +130,7 @@ def resume(
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
     kept = Kept().over(run_folder.options()).over(options._asdict())
+    run_folder.metrics()  # refuses those that could not be drawn in the end
     with StopSignals() as signals:
         programs = _compile(settings)
         like = jax.eval_shape(programs.init)

@@ -235,9 +235,20 @@ def test_a_signal_during_the_imports(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("ddqn", "CartPole-v1", "--typo", "1"), ("ddqn",), ("ddqn", "CartPole-v1", "--seed", "x")]
+    ("arguments", "message"),
+    [
+        (("ddqn", "CartPole-v1", "--typo", "1"), "Unrecognized options: --typo, 1; see train.py"),
+        (("ddqn", "CartPole-v1", "--n-stp", "1"), "--n-step INT"),
+        (("ddqn", "CartPole-v1", "--seed", "x"), "Error parsing --seed: invalid literal for int() with base 10: 'x';"),
+        (("ddqn", "CartPole-v1", "--seed"), "Missing value for argument '--seed'"),
+        (("ddqn", "CartPole-v1", "--buffer"), "argument --buffer: expected one argument"),
+        (("ddqn",), "Missing from train.py: ENVIRONMENT"),
+        (("ddqn", ""), "there is no environment ''"),
+        (("--resume", "run", "--final-episodes", "x"), "invalid int value: 'x'"),
+    ],
 )
-def test_options_that_cannot_be_read(main, capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    assert stop.value.code == 2
+def test_options_that_cannot_be_read(main, capsys, arguments, message):
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
