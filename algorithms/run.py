@@ -23,7 +23,7 @@ from algorithms.plan import MAX_EPISODES, Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import ReplayBuffer, config
 from jaxrl_buffers.checks import require_integer, require_number
 from jaxrl_buffers.types import PyTree
 
@@ -69,7 +69,8 @@ class Kept(NamedTuple):
 
     def over(self, values: Mapping[str, Any]) -> Kept:
         """Return these options, but for the values that are given."""
-        kept = self._replace(**{name: values[name] for name in self._fields if values.get(name) is not None})
+        given = {name: values[name] for name in self._fields if values.get(name) is not None}
+        kept = self._replace(**config.check(Kept, given, self._fields))
         require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
         require_integer("run", "final_episodes", kept.final_episodes, 1, MAX_EPISODES)
         return kept

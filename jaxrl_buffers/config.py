@@ -42,7 +42,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 # Some YAML readers take 1e-6, which has no point, for a string.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d[\d_]*([eE][-+]?\d+)?")
 MOST_DIGITS = 100  # of such a string
-MOST_TOLD = 10  # problems of one config
+MOST_TOLD = 5  # problems of one config
 
 
 def register_component(factory: Factory, name: str | None = None) -> Factory:

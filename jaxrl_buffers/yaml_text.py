@@ -41,7 +41,7 @@ class _Loader(yaml.SafeLoader):
         if self._depth == MAX_DEPTH:
             self._refuse(f"more than {MAX_DEPTH} values lie inside each other; write fewer", event)
         self._depth += 1
-        node = super().compose_node(parent, index)
+        node: Any = super().compose_node(parent, index)
         self._depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if node not in self._sizes:
