@@ -105,6 +105,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     """
     kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
+    run_folder.require_new()  # which takes seconds less than what follows
     with StopSignals() as signals:
         programs = _compile(settings)
         jax.eval_shape(programs.init)  # refuses bad settings before anything is written

@@ -44,10 +44,7 @@ class RunFolder:
 
     def create(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
         """Make the folder, which must not exist, with the settings and options in it: all at once or not at all."""
-        if self.path.exists():
-            raise ValueError(
-                f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
-            )
+        self.require_new()
         aside = self.path.with_name(f".{self.path.name}.new")
         try:
             aside.mkdir(parents=True, exist_ok=True)
@@ -57,6 +54,16 @@ class RunFolder:
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
             raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
+
+    def require_new(self) -> None:
+        """Refuse a folder that exists, or that can surely not be made."""
+        if self.path.exists():
+            raise ValueError(
+                f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
+            )
+        above = next(parent for parent in self.path.absolute().parents if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise ValueError(f"{self.path} cannot be written below {above}; choose another folder.")
 
     def settings(self) -> Settings:
         """Return the settings of the run."""

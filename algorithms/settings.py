@@ -207,7 +207,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them, without those whose place a whole component takes."""
         replaced = self.replaced
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
+        return {**values, "plan": {name: int(value) for name, value in values["plan"].items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:

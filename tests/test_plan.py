@@ -8,6 +8,7 @@ import pytest
 
 import jaxrl_buffers as jb
 from algorithms import Plan, presets, settings_file
+from algorithms.settings import Settings
 
 
 def test_iterations_add_up():
@@ -134,6 +135,12 @@ def test_what_was_given_stays():
     ]:
         with pytest.raises(ValueError, match=message):
             with_envs(("ddqn", "CartPole-v1"), 16, plan={"num_envs": 16, name: value})
+
+
+def test_plain_numbers_are_written():
+    settings = with_envs(("ddqn", "CartPole-v1"), 16)
+    assert {type(value) for value in settings.to_dict()["plan"].values()} == {int}
+    assert Settings.from_dict(settings.to_dict()) == settings
 
 
 def test_plans_follow_when_they_are_changed():

@@ -141,6 +141,8 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         (("ddqn", "CartPole-v1", "--total-steps", "0"), "at least 1"),
         (("ddqn", "CartPole-v1", "--total-steps", "-5"), "at least 1"),
         (("ddqn", "CartPole-v1", "--total-steps", "50_001"), "nearest total is 50000"),
+        (("ddqn", "CartPole-v1", "--num-envs", "16", "--update-every", "200"), "192 or 208 would do"),
+        (("ddqn", "CartPole-v1", "--num-envs", "16", "--update_every=200"), "192 or 208 would do"),
         (("ddqn", "CartPole-v1", "--num-seeds", "0"), "num_seeds"),
         (("ddqn", "CartPole-v1", "--mini-batch-size", "5000"), "samples can be drawn after"),
         (("ddqn", "CartPole-v1", "--n-step", "0"), "at least 1"),
@@ -177,6 +179,20 @@ def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "file"]
     assert (tmp_path / "file").read_text() == "kept"
     assert not list((tmp_path / "existing").iterdir())
+
+
+def test_defaults_follow_the_number_of_environments(main, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(run, "_train", lambda settings, *_: found.append(settings.plan) or sys.exit())
+    for options in ((), ("--total_steps=48_000",)):
+        folder = tmp_path / f"run{len(found)}"
+        with pytest.raises(SystemExit):
+            main(["ddqn", "CartPole-v1", "--num-envs", "16", *options, "--out", str(folder)])
+        assert RunFolder(folder).settings().plan == found[-1]
+    assert [(plan.num_envs, plan.update_every, plan.total_steps) for plan in found] == [
+        (16, 208, 50_000),
+        (16, 208, 48_000),
+    ]
 
 
 @pytest.fixture
