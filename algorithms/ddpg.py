@@ -29,7 +29,7 @@ from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_count, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -78,8 +78,10 @@ class DDPG(struct.PyTreeNode):
     def __post_init__(self):
         if not isinstance(self.action_space, Box):
             raise ValueError(f"DDPG acts in continuous spaces, but the action space is {self.action_space!r}.")
-        for name in ("learning_rate_q", "learning_rate_pi", "target_update_interval", "max_grad_norm", "noise_scale"):
+        for name in ("learning_rate_q", "learning_rate_pi", "noise_scale"):
             require_number("DDPG", name, getattr(self, name), 0)
+        require_positive(self, "max_grad_norm")
+        require_count("DDPG", "target_update_interval", self.target_update_interval)
         require_number("DDPG", "polyak", self.polyak, 0, 1)
         exploration.check("DDPG", self.noise, self.noise_theta)
         addon.check("DDPG", self.addons)

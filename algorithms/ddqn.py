@@ -34,7 +34,7 @@ from algorithms.networks import QNetwork, Torso, apply_batch, torso_features
 from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_count, require_flag, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -105,11 +105,12 @@ class DDQN(struct.PyTreeNode):
         if not isinstance(self.action_space, Discrete):
             raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
         require_number("DDQN", "learning_rate", self.learning_rate, 0)
-        require_number("DDQN", "max_grad_norm", self.max_grad_norm, 0)
+        for name in ("max_grad_norm", "policy_temperature"):
+            require_positive(self, name)
         for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
             require_number("DDQN", name, getattr(self, name), 0, 1)
-        require_number("DDQN", "target_update_interval", self.target_update_interval, 0)
-        require_number("DDQN", "policy_temperature", self.policy_temperature, 0)
+        require_count("DDQN", "target_update_interval", self.target_update_interval)
+        require_flag("DDQN", "dueling", self.dueling)
         addon.check("DDQN", self.addons)
 
     @property

@@ -117,8 +117,8 @@ def build_agent(settings: Settings, env: Environment) -> Any:
     return _build("agent", {**settings.agent, "config": {**parts, **own}})
 
 
-def build_buffer(settings: Settings, env: Environment) -> Buffer:
-    """Return the buffer."""
+def build_buffer(settings: Settings, env: Environment | None = None) -> Buffer:
+    """Return the buffer; without an environment, one that draws from the same rows but changes no goals."""
     num_envs = settings.plan.num_envs
     if not isinstance(settings.buffer, str):
         return build_whole_buffer(settings.buffer, num_envs)
@@ -181,12 +181,12 @@ def _check_views(buffer: Buffer, remembers: bool) -> None:
             raise ValueError("sequences are for agents with a memory; give the torso one, or the buffer another view.")
 
 
-def _view(settings: Settings, env: Environment) -> View:
+def _view(settings: Settings, env: Environment | None) -> View:
     if settings.remembers:
         view = Sequence(settings.sequence_length, settings.burn_in, gamma=settings.gamma)
     else:
         view = NStep(settings.n_step, settings.gamma)
-    if settings.hindsight == "none":
+    if settings.hindsight == "none" or env is None:
         return view
     if env.goal is None:
         raise ValueError(

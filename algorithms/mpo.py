@@ -45,7 +45,7 @@ from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers.checks import require_count, require_flag, require_integer, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -146,6 +146,9 @@ class MPO(struct.PyTreeNode):
         for name, value in vars(self).items():
             if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
                 require_number("MPO", name, value, 0)
+        require_positive(self, "max_grad_norm")
+        require_count("MPO", "target_update_interval", self.target_update_interval)
+        require_flag("MPO", "is_penalized", self.is_penalized)
         addon.check("MPO", self.addons)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:

@@ -10,9 +10,15 @@ from flax import linen as nn
 
 from algorithms.convolution import convolve
 from algorithms.memory import KINDS, History, Memory
-from jaxrl_buffers.checks import require_choice, require_integer
+from jaxrl_buffers.checks import require_choice, require_integer, require_tuple, shown
 from jaxrl_buffers.types import PyTree
 
+# The functions in jax.nn that change one number at a time.
+ACTIVATIONS = (
+    *("relu", "relu6", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "swish", "mish", "squareplus", "softplus"),
+    *("sigmoid", "log_sigmoid", "tanh", "soft_sign", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),
+    *("sparse_plus", "sparse_sigmoid", "identity"),
+)
 FEW_OUTPUTS = 4  # of heads that are computed by columns, each of which is a kernel of its own on accelerators
 
 
@@ -49,6 +55,7 @@ class Torso(nn.Module):
 
     def __post_init__(self):
         for name in ("hidden_sizes", "channels", "kernel_sizes", "strides"):
+            require_tuple("Torso", name, getattr(self, name), "whole numbers")
             for size in getattr(self, name):
                 require_integer("Torso", name, size, 1)
         for name in ("kernel_sizes", "strides"):
@@ -57,8 +64,9 @@ class Torso(nn.Module):
                     f"Torso({name}={getattr(self, name)}): there are {len(self.channels)} convolutions, of "
                     f"{self.channels} channels; give one number for each of them, or a single one for all."
                 )
-        if not callable(getattr(jax.nn, self.activation, None)):
-            raise ValueError(f"there is no activation {self.activation!r} in jax.nn; use relu, tanh, silu, gelu ...")
+        if self.activation not in ACTIVATIONS:
+            names = ", ".join(ACTIVATIONS)
+            raise ValueError(f"there is no activation {shown(self.activation)} in jax.nn; use one of {names}.")
         if self.memory is not None:
             require_choice("Torso", "memory", self.memory, KINDS)
         require_integer("Torso", "memory_size", self.memory_size, 1)

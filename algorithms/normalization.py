@@ -21,7 +21,7 @@ from flax import struct
 
 from algorithms.distributions import Distribution
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 # Deviations count as at least this share of the mean: below, differences in float32 are little but rounding.
@@ -72,7 +72,7 @@ class Normalized(struct.PyTreeNode):
     clip: Scalar = 10.0
 
     def __post_init__(self):
-        require_number("Normalized", "clip", self.clip, 0)
+        require_positive(self, "clip")
 
     @property
     def num_passes(self) -> int:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import jax
 
 from jaxrl_buffers import Mixture, ReplayBuffer
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers.checks import INT32_LIMIT, require_integer
 from jaxrl_buffers.rollouts import Rollout
+
+MAX_EPISODES = 1_000_000  # that are played side by side
+
+
+class Suggested(int):
+    """A number that nobody asked for: it gives way to those that somebody did."""
 
 
 @jax.tree_util.register_static
@@ -19,6 +26,10 @@ class Plan:
     First `start_steps` are collected with random actions. Then every iteration collects `update_every` steps and makes
     `num_updates` updates, until `total_steps` have been collected: exactly that many, or an error that names the
     nearest total that can be met.
+
+    Numbers that are left out, and those of a preset that nobody changed, follow those that were given: they are rounded
+    up to the nearest multiple that fits, with `num_updates` in proportion to `update_every`. Where it can, a larger
+    `start_steps` makes room for the total. Numbers that were given stay, or are refused with the nearest that fit.
 
     Where the original had one default in its classes and another in its factories, these are the factories': 50
     `num_updates` (not 1), `test_every` 5,000 (not 1,000), `start_steps` 1,000 (not 20,000, as DDQN had in both).
@@ -36,15 +47,18 @@ class Plan:
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
         9000
+        >>> plan = Plan(total_steps=10_000, num_envs=16)
+        >>> plan.start_steps, plan.update_every, plan.num_updates, plan.test_every
+        (1040, 64, 64, 5056)
     """
 
     total_steps: int
     num_envs: int = 1
-    start_steps: int = 1_000
-    update_every: int = 50
-    num_updates: int = 50
-    mini_batch_size: int = 64
-    test_every: int = 5_000
+    start_steps: int = Suggested(1_000)
+    update_every: int = Suggested(50)
+    num_updates: int = Suggested(50)
+    mini_batch_size: int = Suggested(64)
+    test_every: int = Suggested(5_000)
     num_test_episodes: int = 5
 
     def __post_init__(self):
@@ -52,21 +66,96 @@ class Plan:
             require_integer("Plan", name, getattr(self, name), 1)
         require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
-        require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1)
+        require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1, MAX_EPISODES)
+        self._follow()
         _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
         _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
         if self.test_every:
             _require_multiple("test_every", self.test_every, "update_every", self.update_every)
-        if self.total_steps >= 2**31:
-            raise ValueError(f"Plan(total_steps={self.total_steps}): fewer than 2**31 steps can be counted.")
-        learning = self.total_steps - self.start_steps
-        if learning < self.update_every or learning % self.update_every:
-            near = [max(learning // self.update_every + extra, 1) for extra in (0, 1)]
-            near = sorted({self.start_steps + count * self.update_every for count in near})
+        self._require_total()
+        if self.num_iterations * self.num_updates >= INT32_LIMIT:
             raise ValueError(
-                f"Plan(total_steps={self.total_steps}): {self.start_steps} first steps and then {self.update_every} an "
-                f"iteration cannot add up to it; the nearest total is {' or '.join(map(str, near))}."
+                f"Plan(num_updates={self.num_updates}): {self.num_iterations} iterations would make 2**31 updates or "
+                "more, which cannot be counted; make fewer."
             )
+
+    def _follow(self) -> None:
+        """Round numbers that nobody asked for up to what fits."""
+        self._collect(_round_up(self.update_every, self.num_envs))
+        self._suggest(start_steps=_round_up(self.start_steps, self.num_envs))
+        self._suggest(total_steps=_round_up(self.total_steps, self.num_envs))
+        learning = self.total_steps - self.start_steps
+        rest = learning % self.update_every
+        if self.start_steps and rest % self.num_envs == 0 and learning - rest >= self.update_every:
+            self._suggest(start_steps=self.start_steps + rest)
+        learning = self.total_steps - self.start_steps
+        if learning % self.update_every and not isinstance(self.total_steps, Suggested):
+            # Twice as much at a time is still much as it was meant.
+            sizes = range(self.update_every, 2 * self.update_every + 1, self.num_envs)
+            self._collect(next((size for size in sizes if learning % size == 0), self.update_every))
+        self._suggest(test_every=_round_up(self.test_every, self.update_every))
+        learning = max(_round_up(learning, self.update_every), self.update_every)
+        self._suggest(total_steps=self.start_steps + learning)
+
+    def _collect(self, update_every: int) -> None:
+        """Collect more at a time, with as many updates a step."""
+        if isinstance(self.update_every, Suggested):
+            num_updates = max(round(self.num_updates * update_every / self.update_every), 1)
+            self._suggest(update_every=update_every, num_updates=num_updates)
+
+    def _suggest(self, **values: int) -> None:
+        for name, value in values.items():
+            if isinstance(getattr(self, name), Suggested):
+                object.__setattr__(self, name, Suggested(value))
+
+    def _require_total(self) -> None:
+        learning = self.total_steps - self.start_steps
+        if learning >= self.update_every and learning % self.update_every == 0:
+            require_integer("Plan", "total_steps", self.total_steps, 1)  # also where it followed
+            return
+        can_wait = isinstance(self.start_steps, Suggested) and self.start_steps > 0
+        unit = self.num_envs if can_wait else self.update_every
+        near = [max(learning // unit + extra, self.update_every // unit) for extra in (0, 1)]
+        near = sorted({self.start_steps + count * unit for count in near})
+        raise ValueError(
+            f"Plan(total_steps={self.total_steps}): {self.start_steps} first steps and then {self.update_every} an "
+            f"iteration cannot add up to it; the nearest total is {' or '.join(map(str, near))}."
+        )
+
+    def as_suggestion(self) -> Plan:
+        """Return the plan with numbers that give way to those that somebody asks for."""
+        values = {name: value for name, value in vars(self).items() if name not in ("num_envs", "num_test_episodes")}
+        return dataclasses.replace(self, **{name: Suggested(value) for name, value in values.items()})
+
+    def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:
+        """Return the plan with numbers that fit a buffer in the place of those that nobody asked for.
+
+        Args:
+            buffer: what is learned from.
+            by_columns: minibatches of a rollout are whole environments, as memories need them.
+        """
+        plan = copy.copy(self)
+        if isinstance(buffer, Rollout):
+            plan._suggest(start_steps=0, update_every=buffer.length * buffer.num_envs)
+            count = max(round(plan.update_every / plan.mini_batch_size), 1)
+            count = min(count, plan.num_envs) if by_columns else count
+            plan._suggest(mini_batch_size=-(-plan.update_every // count))
+            epochs = max(round(plan.num_updates / plan.num_minibatches), 1)
+            plan._suggest(num_updates=epochs * plan.num_minibatches)
+        else:
+            plan._suggest(start_steps=plan._first_steps(buffer))
+        return dataclasses.replace(plan)  # where the others follow
+
+    def _first_steps(self, buffer: ReplayBuffer | Mixture) -> int:
+        """Return how many first steps fill a batch, if those at hand would in one environment."""
+        num_samples = self.mini_batch_size
+        if isinstance(buffer, Mixture):  # whose other parts are filled by others
+            num_samples, buffer = buffer.counts(num_samples)[0], buffer.buffers[0]
+        around, stride = buffer.view.lookahead + buffer.lookback, buffer.view.stride
+        if (self.start_steps - around) // stride < num_samples:
+            return self.start_steps
+        rows = around + stride * -(-num_samples // self.num_envs)
+        return max(self.start_steps, rows * self.num_envs)
 
     @property
     def num_iterations(self) -> int:
@@ -145,6 +234,10 @@ class Plan:
                 f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
                 f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."
             )
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
 
 
 def _require_multiple(name: str, value: int, of: str, unit: int) -> None:

@@ -36,7 +36,7 @@ from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -97,8 +97,9 @@ class PPO(struct.PyTreeNode):
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):
             raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
-        for name in ("learning_rate_pi", "learning_rate_v", "max_grad_norm", "clip_range", "entropy_coefficient"):
+        for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):
             require_number("PPO", name, getattr(self, name), 0)
+        require_positive(self, "max_grad_norm")
         addon.check("PPO", self.addons)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:

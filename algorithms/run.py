@@ -19,11 +19,11 @@ import numpy as np
 from algorithms import environments, loop
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState
-from algorithms.plan import Plan
+from algorithms.plan import MAX_EPISODES, Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import ReplayBuffer, config
 from jaxrl_buffers.checks import require_integer, require_number
 from jaxrl_buffers.types import PyTree
 
@@ -78,9 +78,10 @@ class Kept(NamedTuple):
 
     def over(self, values: Mapping[str, Any]) -> Kept:
         """Return these options, but for the values that are given."""
-        kept = self._replace(**{name: values[name] for name in self._fields if values.get(name) is not None})
+        given = {name: values[name] for name in self._fields if values.get(name) is not None}
+        kept = self._replace(**config.check(Kept, given, self._fields))
         require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
-        require_integer("run", "final_episodes", kept.final_episodes, 1)
+        require_integer("run", "final_episodes", kept.final_episodes, 1, MAX_EPISODES)
         return kept
 
 
@@ -113,6 +114,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     """
     kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
+    run_folder.require_new()  # which takes seconds less than what follows
     with StopSignals(options.on_signal) as signals:
         programs = _compile(settings)
         jax.eval_shape(programs.init)  # refuses bad settings before anything is written
@@ -139,6 +141,7 @@ def resume(
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
     kept = Kept().over(run_folder.options()).over(options._asdict())
+    run_folder.metrics()  # refuses those that could not be drawn in the end
     with StopSignals(options.on_signal) as signals:
         programs = _compile(settings)
         like = jax.eval_shape(programs.init)

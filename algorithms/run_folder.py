@@ -23,9 +23,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from algorithms.settings import Settings
+from algorithms.files import parse_json, read_text
+from algorithms.settings import Settings, require_keys
 from jaxrl_buffers import checkpoint
+from jaxrl_buffers.checks import shown
 from jaxrl_buffers.types import PyTree
+
+MAX_METRICS = 2**30  # bytes
 
 
 class RunFolder:
@@ -40,10 +44,7 @@ class RunFolder:
 
     def create(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
         """Make the folder, which must not exist, with the settings and options in it: all at once or not at all."""
-        if self.path.exists():
-            raise ValueError(
-                f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
-            )
+        self.require_new()
         aside = self.path.with_name(f".{self.path.name}.new")
         try:
             aside.mkdir(parents=True, exist_ok=True)
@@ -54,21 +55,33 @@ class RunFolder:
             shutil.rmtree(aside, ignore_errors=True)
             raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
 
+    def require_new(self) -> None:
+        """Refuse a folder that exists, or that can surely not be made."""
+        if self.path.exists():
+            raise ValueError(
+                f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
+            )
+        above = next(parent for parent in self.path.absolute().parents if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise ValueError(f"{self.path} cannot be written below {above}; choose another folder.")
+
     def settings(self) -> Settings:
         """Return the settings of the run."""
         if not self._config.is_file():
             raise ValueError(f"{self.path} is no run folder: there is no {self._config.name} in it.")
+        text = read_text(self._config)
         try:
-            return Settings.from_dict(json.loads(self._config.read_text()))
-        except (TypeError, KeyError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self._config} does not hold the settings of a run: {error!r}.") from None
+            return Settings.from_dict(parse_json(text))
+        except ValueError as error:
+            raise ValueError(f"{self._config} does not hold the settings of a run: {error}") from None
 
     def options(self) -> dict[str, Any]:
         """Return the options with which the run was started."""
+        text = read_text(self._options) if self._options.exists() else "{}"
         try:
-            return dict(json.loads(self._options.read_text())) if self._options.exists() else {}
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{self._options} does not hold the options of a run: {error!r}.") from None
+            return dict(require_keys("options", parse_json(text)))
+        except ValueError as error:
+            raise ValueError(f"{self._options} does not hold the options of a run: {error}") from None
 
     def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any]) -> None:
         """Write a checkpoint of the state, with what the host must know to go on."""
@@ -97,11 +110,11 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics, but for a last one that a killed run left without its end."""
-        lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
+        text = read_text(self._metrics, MAX_METRICS) if self._metrics.exists() else ""
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error!r}.") from None
+            return _checked([parse_json(line) for line in text.splitlines(keepends=True) if line.endswith("\n")])
+        except ValueError as error:
+            raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error}") from None
 
     def keep_metrics(self, num_lines: int) -> None:
         """Drop lines which a run that was killed wrote after its last checkpoint."""
@@ -154,6 +167,22 @@ class RunFolder:
     @property
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+
+def _checked(lines: list[Any]) -> list[dict[str, Any]]:
+    """Refuse lines without steps, or without returns `[S, E]`."""
+    for line in lines:
+        steps, returns = require_keys("line", line).get("steps"), line.get("returns")
+        is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(_are_numbers, returns))
+        if not _are_numbers([steps]) or steps is None or not is_of_seeds or len(returns) != len(lines[0]["returns"]):
+            raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
+    return lines
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether these are numbers, or null in the place of what is not finite, and at least one."""
+    kinds = {type(value) for value in values} if isinstance(values, list) else {str}
+    return bool(kinds) and kinds <= {int, float, type(None)}
 
 
 def _write(path: Path, text: str) -> None:

@@ -37,7 +37,7 @@ from algorithms.optimization import Schedule
 from algorithms.soft_policies import Categorical, Policy, SquashedGaussian
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 NUM_CRITICS = 2
@@ -114,12 +114,17 @@ class SAC(struct.PyTreeNode):
     def __post_init__(self):
         if not isinstance(self.action_space, (Box, Discrete)):
             raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
-        for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "max_grad_norm", "initial_alpha"):
+        require_flag("SAC", "learns_alpha", self.learns_alpha)
+        for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "initial_alpha"):
             require_number("SAC", name, getattr(self, name), 0)
+        for name in ("max_grad_norm", "initial_alpha") if self.learns_alpha else ("max_grad_norm",):
+            require_positive(self, name)
         for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
             require_number("SAC", name, getattr(self, name), 0, 1)
         for name in ("target_update_interval", "annealing_updates"):
-            require_number("SAC", name, getattr(self, name), 0)
+            require_count("SAC", name, getattr(self, name))
+        if self.target_entropy is not None:
+            require_number("SAC", "target_entropy", self.target_entropy, -float(FLOAT32.max))
         addon.check("SAC", self.addons)
 
     @property

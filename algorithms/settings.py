@@ -11,12 +11,15 @@ from algorithms import experiment, memory
 from algorithms.experiment import ALGORITHMS, ON_POLICY, SAMPLERS, Experiment
 from algorithms.plan import Plan
 from jaxrl_buffers import config
-from jaxrl_buffers.checks import require_choice, require_integer, require_number
+from jaxrl_buffers.checks import require_choice, require_flag, require_integer, require_number, shown
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.views.hindsight import STRATEGIES
 
 HINDSIGHT = ("none", *STRATEGIES)
 MEMORIES = ("none", *memory.KINDS)
+GROUPS = ("plan", "agent", "sampler")  # settings that hold others
+MAX_SEED = 2**32 - 1  # larger ones would begin the same random numbers as smaller ones
+MAX_SEEDS = 1_000_000
 SET_ELSEWHERE = ("torso", "schedule", "addons", "sampler", "num_envs", "gamma")
 # Settings whose place a whole buffer takes, or a part of a whole agent.
 OF_BUFFER = (
@@ -31,6 +34,13 @@ OF_BUFFER = (
 )
 SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
 OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule": ("anneals",)}
+KINDS = (
+    ("environment", str, "the name of an environment"),
+    ("plan", Plan, "a Plan"),
+    ("buffer", (str, Mapping), "a name, or keys with values"),
+    ("agent", Mapping, "keys with values"),
+    ("sampler", Mapping, "keys with values"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +50,8 @@ class Settings:
     Buffer and agent may also be whole components, `{name, config}` as `jaxrl_buffers.from_config` takes them. What is
     left out of such a `config` is as in the component's class, never as in a preset. Settings whose place it takes stay
     at their defaults: those of `OF_BUFFER`, and of `OF_AGENT` if the agent has that part. A whole agent is given no
-    action space; a whole buffer is for the plan's environments, unless it says for how many.
+    action space; a whole buffer is for the plan's environments, unless it says for how many. Numbers of the plan that
+    nobody asked for are made to fit the buffer.
 
     Args:
         algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo`, `ppo`.
@@ -102,7 +113,11 @@ class Settings:
 
     def __post_init__(self):
         require_name("algorithm", self.algorithm, ALGORITHMS)
+        for name, kind, what in KINDS:
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"Settings({name}={shown(getattr(self, name))}): `{name}` must be {what}.")
         self._check_buffer()
+        require_integer("Settings", "n_step", self.n_step, 1)
         if self.algorithm in ON_POLICY and self.n_step != 1:
             raise ValueError(f"Settings(n_step={self.n_step}): a rollout's advantages take its place; leave it at 1.")
         require_choice("Settings", "hindsight", self.hindsight, HINDSIGHT)
@@ -114,17 +129,22 @@ class Settings:
             )
         require_choice("Settings", "memory", self.memory, MEMORIES)
         require_number("Settings", "averaging", self.averaging, 0, 1)
+        require_number("Settings", "gamma", self.gamma, 0, 1)
+        for name in ("anneals", "normalizes"):
+            require_flag("Settings", name, getattr(self, name))
         require_integer("Settings", "sequence_length", self.sequence_length, 1)
         require_integer("Settings", "burn_in", self.burn_in, 0)
         require_integer("Settings", "capacity", self.capacity, 1)
-        require_integer("Settings", "num_seeds", self.num_seeds, 1)
-        require_integer("Settings", "seed", self.seed, 0)
+        require_integer("Settings", "num_seeds", self.num_seeds, 1, MAX_SEEDS)
+        require_integer("Settings", "seed", self.seed, 0, MAX_SEED)
         experiment.build_torso(self)  # which refuses what no network can be
         self._check_agent()
         for group, component in self.groups.items():
-            _require_keys(group, getattr(self, group), component)
+            check_group(group, {group: getattr(self, group)}, component, options_of(component))
         defaults = _defaults(self.replaced)
         self.refuse_replaced({name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]})
+        plan = self.plan.fitted(experiment.build_buffer(self), by_columns=self.remembers)
+        object.__setattr__(self, "plan", plan)
 
     def _check_buffer(self) -> None:
         if isinstance(self.buffer, str):
@@ -195,13 +215,20 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them, without those whose place a whole component takes."""
         replaced = self.replaced
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
+        return {**values, "plan": {name: int(value) for name, value in values["plan"].items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `to_dict` gave."""
-        sizes = {name: tuple(values[name]) for name in SIZES if name in values}
-        return cls(**{**values, "plan": Plan(**values["plan"]), **sizes})
+        flat = check_flat(require_keys("settings", values))
+        for name in ("algorithm", "environment", "plan"):
+            if name not in values:
+                raise ValueError(f"{name}: is missing, expected it as in the config.json of a run.")
+        plan = check_group("plan", values, Plan, [field.name for field in dataclasses.fields(Plan)])
+        if "total_steps" not in plan:
+            raise ValueError("plan.total_steps: is missing, expected a whole number.")
+        return cls(**{**values, **flat, "plan": Plan(**plan)})
 
 
 def _replaced_by(agent: Mapping[str, Any]) -> dict[str, str]:
@@ -225,18 +252,36 @@ def options_of(component: Any) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.name not in SET_ELSEWHERE}
 
 
-def _require_keys(group: str, values: Mapping[str, Any], component: Any) -> None:
-    """Refuse hyper-parameters that an agent or sampler does not have."""
-    known = options_of(component)
+def check_flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that do not hold others, as `Settings` asks for them; refuse what is unknown or wrong."""
+    names = [field.name for field in dataclasses.fields(Settings)]
     for key in values:
-        if key not in known:
-            raise ValueError(
-                f"Settings({group}={{{key!r}: ...}}): {component.__name__} has no {key!r}; use {', '.join(known)}."
-            )
+        if key not in names:
+            known = ", ".join(names)
+            raise ValueError(f"{shown(key, str)}: is unknown (got {shown(values[key])}), expected are: {known}.")
+    nested = {*GROUPS, "buffer"} if isinstance(values.get("buffer"), Mapping) else GROUPS
+    flat = {key: value for key, value in values.items() if key not in nested}
+    return config.check(Settings, flat, [name for name in names if name not in nested])
+
+
+def check_group(name: str, values: Mapping[str, Any], component: Any, keys: Collection[str]) -> dict[str, Any]:
+    """Return the settings that a setting holds, as a component asks for them; refuse what is unknown or wrong."""
+    given = require_keys(name, {} if values.get(name) is None else values[name])
+    try:
+        return config.check(component, given, keys)
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from None
+
+
+def require_keys(name: str, values: Any) -> Mapping[str, Any]:
+    """Refuse what has no keys."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{name}: got {shown(values)}, expected keys with values.")
+    return values
 
 
 def require_name(what: str, name: str, known: Mapping[str, Any]) -> None:
     """Refuse a name that is not known, with the nearest that is."""
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1) or [", ".join(known)]
-        raise ValueError(f"there is no {what} {name!r}; did you mean {near[0]}?")
+    if not isinstance(name, str) or name not in known:
+        near = difflib.get_close_matches(shown(name, str), known, n=1) or [", ".join(known)]
+        raise ValueError(f"there is no {what} {shown(name)}; did you mean {near[0]}?")

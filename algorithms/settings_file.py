@@ -33,16 +33,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from algorithms import presets
 from algorithms.experiment import algorithm_of, is_component
+from algorithms.files import read_text
 from algorithms.plan import Plan
-from algorithms.settings import Settings, options_of
-from jaxrl_buffers import config, yaml_text
-
-GROUPS = ("plan", "agent", "sampler")
+from algorithms.settings import Settings, check_flat, check_group, options_of
+from jaxrl_buffers import yaml_text
+from jaxrl_buffers.checks import shown
 
 
 def read(path: str | os.PathLike[str], **given: str | None) -> Settings:
@@ -55,11 +54,9 @@ def read(path: str | os.PathLike[str], **given: str | None) -> Settings:
     Raises:
         ValueError: one line, naming the file, the key, its value and what is expected.
     """
+    text = read_text(path)
     try:
-        values = yaml_text.parse(Path(path).read_text())
-        return from_values(values, **given)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        return from_values(yaml_text.parse(text), **given)
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
@@ -72,13 +69,9 @@ def from_values(values: Any, **given: str | None) -> Settings:
         50000
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"got {values!r}, expected the keys of Settings with their values.")
+        raise ValueError(f"got {shown(values)}, expected the keys of Settings with their values.")
     values = {**values, **{name: value for name, value in given.items() if value is not None}}
-    names = [field.name for field in dataclasses.fields(Settings)]
-    unknown = [key for key in values if key not in names]
-    if unknown:
-        raise ValueError(f"{unknown[0]}: is unknown (got {values[unknown[0]]!r}), expected are: {', '.join(names)}.")
-    flat = config.check(Settings, *_split(values, names))
+    flat = check_flat(values)
     agent = values.get("agent")
     if is_component(agent):
         flat.setdefault("algorithm", algorithm_of(agent))
@@ -88,28 +81,11 @@ def from_values(values: Any, **given: str | None) -> Settings:
     settings = presets.preset(flat["algorithm"], flat["environment"])
     settings = settings.with_buffer(values.get("buffer", settings.buffer))
     settings = settings.with_agent(agent) if is_component(agent) else settings
-    plan = dataclasses.replace(settings.plan, **_group("plan", values, Plan, vars(settings.plan)))
+    plan = dataclasses.replace(settings.plan, **check_group("plan", values, Plan, vars(settings.plan)))
     tuned = {
-        name: {**getattr(settings, name), **_group(name, values, component, options_of(component))}
+        name: {**getattr(settings, name), **check_group(name, values, component, options_of(component))}
         for name, component in settings.groups.items()
     }
     settings = dataclasses.replace(settings, **flat, **tuned, plan=plan)
     settings.refuse_replaced(values)
     return settings
-
-
-def _split(values: Mapping[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values and the names of settings that do not hold others."""
-    nested = {*GROUPS, "buffer"} if isinstance(values.get("buffer"), Mapping) else GROUPS
-    flat = {key: value for key, value in values.items() if key not in nested}
-    return flat, [name for name in names if name not in nested]
-
-
-def _group(name: str, values: Mapping[str, Any], component: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
-    given = values.get(name) or {}
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name}: got {given!r}, expected keys with values.")
-    try:
-        return config.check(component, given, keys)
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from None

@@ -32,7 +32,7 @@ from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers.checks import require_count, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -86,10 +86,10 @@ class TD3(struct.PyTreeNode):
     def __post_init__(self):
         if not isinstance(self.action_space, Box):
             raise ValueError(f"TD3 acts in continuous spaces, but the action space is {self.action_space!r}.")
-        for name in ("learning_rate_q", "learning_rate_pi", "target_update_interval", "max_grad_norm"):
+        for name in ("learning_rate_q", "learning_rate_pi", "noise_scale", "smoothing_scale", "smoothing_clip"):
             require_number("TD3", name, getattr(self, name), 0)
-        for name in ("noise_scale", "smoothing_scale", "smoothing_clip"):
-            require_number("TD3", name, getattr(self, name), 0)
+        require_positive(self, "max_grad_norm")
+        require_count("TD3", "target_update_interval", self.target_update_interval)
         require_number("TD3", "polyak", self.polyak, 0, 1)
         exploration.check("TD3", self.noise, self.noise_theta)
         addon.check("TD3", self.addons)

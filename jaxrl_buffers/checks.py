@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,31 +15,79 @@ from jax.core import Tracer
 
 from jaxrl_buffers.types import PyTree, Transition
 
+FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs
+INT32_LIMIT = 2**31  # and what counts are kept in
+MOST_SHOWN = 200  # characters of a bad value
 
-def require_number(owner: str, name: str, value: Any, least: float, most: float = math.inf) -> None:
+
+def require_number(owner: str, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
     """Refuse a string, or a number outside `[least, most]`; tracers and what JAX puts in their place pass."""
     is_number = isinstance(value, (int, float, np.number))
-    if isinstance(value, str) or (is_number and not least <= value <= most):
-        limit = "" if most == math.inf else f" and at most {most}"
-        raise ValueError(f"{owner}({name}={value}): `{name}` must be a number of at least {least}{limit}.")
+    if isinstance(value, (str, bytes)) or (is_number and not least <= value <= most):
+        limit = ", and finite in 32 bits" if most == float(FLOAT32.max) else f" and at most {most}"
+        limit = "" if most == math.inf else limit
+        bound = f" of at least {least}" if least > -float(FLOAT32.max) else ""
+        raise ValueError(f"{owner}({name}={shown(value, str)}): `{name}` must be a number{bound}{limit}.")
 
 
-def require_integer(owner: str, name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{owner}({name}={value!r}): `{name}` must be a whole number of at least {least}.")
+def require_positive(component: Any, name: str) -> None:
+    """Refuse a hyper-parameter that is not above zero; the axis 0 passes, in a component of axes for `jax.vmap`."""
+    owner, value = type(component).__name__, getattr(component, name)
+    require_number(owner, name, value, 0)
+    if isinstance(value, (int, float, np.number)) and value < float(FLOAT32.tiny):
+        has_numbers = any(isinstance(leaf, float) for leaf in jax.tree.leaves(component))
+        if has_numbers or not isinstance(value, int):
+            raise ValueError(f"{owner}({name}={value}): `{name}` must be a number above 0, also in 32 bits.")
+
+
+def require_count(owner: str, name: str, value: Any) -> None:
+    """Refuse a hyper-parameter that is not a whole number of at least 0, as `require_number` does."""
+    require_number(owner, name, value, 0, INT32_LIMIT - 1)
+    if isinstance(value, (int, float, np.number)) and value != int(value):
+        raise ValueError(f"{owner}({name}={value}): `{name}` must be a whole number.")
+
+
+def require_integer(owner: str, name: str, value: Any, least: int, most: int = INT32_LIMIT - 1) -> None:
+    """Refuse what is not a whole number of at least `least` and at most `most`."""
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_integer or not least <= value <= most:
+        above = "less than 2**31" if most == INT32_LIMIT - 1 else f"at most {most}"
+        limit = f" and {above}" if is_integer and value > most else ""
+        raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a whole number of at least {least}{limit}.")
+
+
+def require_flag(owner: str, name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be True or False.")
+
+
+def shown(value: Any, spell: Callable[[Any], str] = repr) -> str:
+    """Return a value as errors show it: not longer than can be read."""
+    try:
+        text = spell(value)
+    except ValueError:  # Python does not write out whole numbers of more than 4300 digits
+        text = "a whole number of very many digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}... ({len(text)} characters)"
 
 
 def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) -> None:
     """Refuse what is not among `choices`."""
-    if value not in choices:
-        raise ValueError(f"{owner}({name}={value!r}): `{name}` must be one of {', '.join(map(repr, choices))}.")
+    if not isinstance(value, str) or value not in choices:
+        choice = ", ".join(map(repr, choices))
+        raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be one of {choice}.")
 
 
 def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
     """Refuse a list, a single number or a single component; what JAX puts in the place of a tuple passes."""
     if isinstance(value, (list, int, float, np.number, struct.PyTreeNode)):
-        raise ValueError(f"{owner}({name}={value!r}): `{name}` must be a tuple of {of}.")
+        raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says as one line for a terminal."""
+    line = " ".join(str(error).split())
+    return line if len(line) <= MOST_SHOWN * 10 else f"{line[: MOST_SHOWN * 10]} ..."
 
 
 def row_structure(example: PyTree) -> PyTree:

@@ -32,6 +32,7 @@ import pydantic
 from flax import linen
 
 from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, storage, views, yaml_text
+from jaxrl_buffers.checks import shown
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -40,6 +41,8 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 # Some YAML readers take 1e-6, which has no point, for a string.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d[\d_]*([eE][-+]?\d+)?")
+MOST_DIGITS = 100  # of such a string
+MOST_TOLD = 5  # problems of one config
 
 
 def register_component(factory: Factory, name: str | None = None) -> Factory:
@@ -75,6 +78,8 @@ def from_config(config: Mapping[str, Any]) -> Any:
     except _Problems as problems:
         lines = "".join(f"\n  {'.'.join(map(str, path)) or 'the whole'}: {text}" for path, text in problems.found)
         raise ValueError(f"from_config() cannot build {_name_of(config)}:{lines}") from None
+    except RecursionError:
+        raise ValueError("from_config() got components without end inside each other; give fewer.") from None
 
 
 def from_yaml(source: str | os.PathLike[str]) -> Any:
@@ -89,7 +94,7 @@ def from_yaml(source: str | os.PathLike[str]) -> Any:
         Uniform(method='distinct', balanced=False)
     """
     is_text = isinstance(source, str) and re.search(r":\s", source) is not None
-    text = str(source) if is_text else Path(source).read_text()
+    text = str(source) if is_text else Path(source).read_text("utf-8")
     return from_config(yaml_text.parse(text))
 
 
@@ -123,7 +128,7 @@ def check(factory: Callable[..., Any], values: Mapping[str, Any], keys: Collecti
         >>> check(jb.Prioritized, {"alpha": 1, "epsilon": "1e-6"}, keys=("alpha", "beta", "epsilon"))
         {'alpha': 1.0, 'epsilon': 1e-06}
     """
-    schema = _schema(factory, keys)
+    schema = _schema(factory, tuple(keys))
     try:
         model = schema.model.model_validate(dict(values))
     except pydantic.ValidationError as error:
@@ -168,14 +173,17 @@ class _Schema(NamedTuple):
 def _build(kind: Any, config: Any) -> Any:
     """Build a component of the given kind, or raise `_Problems` with paths relative to `config`."""
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
-        raise _Problems([((), f"got {config!r}, expected {_words(kind)}.")])
+        raise _Problems([((), f"got {shown(config)}, expected {_words(kind)}.")])
     name = config["name"]
     if name not in _components:
-        raise _Problems([(("name",), f"{name!r} is unknown, expected one of {', '.join(sorted(_components))}.")])
-    found = [((key,), "is unknown, expected are: name, config.") for key in config if key not in ("name", "config")]
+        raise _Problems([(("name",), f"{shown(name)} is unknown, expected one of {', '.join(sorted(_components))}.")])
+    unknown = [shown(key, str) for key in config if key not in ("name", "config")][:MOST_TOLD]
+    found: list[tuple[tuple[str | int, ...], str]] = [
+        ((key,), "is unknown, expected: name, config.") for key in unknown
+    ]
     given = {} if config.get("config") is None else config["config"]
     if not isinstance(given, Mapping):
-        found.append((("config",), f"got {given!r}, expected the keys of {name} with their values."))
+        found.append((("config",), f"got {shown(given)}, expected the keys of {name} with their values."))
     if found:
         raise _Problems(found)
     schema = _schema(_components[name])
@@ -195,18 +203,20 @@ def _build(kind: Any, config: Any) -> Any:
 def _told(schema: _Schema, error: pydantic.ValidationError) -> list[tuple[tuple[str | int, ...], str]]:
     """Say what each error of a validation means."""
     found = {}
-    for entry in error.errors():
-        key, *inner = entry["loc"]
+    for entry in error.errors(include_url=False)[:MOST_TOLD]:
+        key, *inner = [shown(part, str) if isinstance(part, str) else part for part in entry["loc"]]
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, _Problems):
             found |= {("config", key, *inner, *path): text for path, text in cause.found}
         elif entry["type"] == "missing":
             found["config", key] = f"is missing, expected {schema.expected[str(key)]}."
-        elif entry["type"] == "extra_forbidden":
-            found["config", key] = f"is unknown (got {entry['input']!r}), expected are: {', '.join(schema.expected)}."
+        elif str(key) not in schema.expected:  # or no string at all
+            found["config", key] = (
+                f"is unknown (got {shown(entry['input'])}), expected are: {', '.join(schema.expected)}."
+            )
         else:
             path = ("config", key, *(part for part in inner if isinstance(part, int)))
-            found[path] = f"got {entry['input']!r}, expected {schema.expected[str(key)]}."
+            found[path] = f"got {shown(entry['input'])}, expected {schema.expected[str(key)]}."
     return list(found.items())
 
 
@@ -217,7 +227,8 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {key: one for key, one in parameters.items() if not (is_module and key in ("parent", "name"))}
 
 
-def _schema(factory: Callable[..., Any], keys: Collection[str] | None = None) -> _Schema:
+@functools.cache
+def _schema(factory: Callable[..., Any], keys: tuple[str, ...] | None = None) -> _Schema:
     """Derive a schema from the annotations and defaults of a component, or of some `keys`, then none of them needed."""
     hints = typing.get_type_hints(factory)
     parameters = {key: one for key, one in _parameters(factory).items() if keys is None or key in keys}
@@ -286,7 +297,8 @@ def _words(hint: Any) -> str:
 
 
 def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    is_short = isinstance(value, str) and len(value) <= MOST_DIGITS  # else matching takes very long
+    return float(value) if is_short and _NUMBER.fullmatch(value) else value
 
 
 def _function(name: Any) -> Callable[..., Any]:

@@ -1,17 +1,20 @@
-"""Safe YAML in which `1e-6` is a number and no key may come twice."""
+"""Safe YAML in which `1e-6` is a number, no key may come twice, and no few lines stand for very many."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import Any
 
 import yaml
 
 MERGE = "tag:yaml.org,2002:merge"  # the key <<, which may come several times
+MAX_DEPTH = 64  # of values inside values
+MAX_VALUES = 20_000  # each alias counts as all that it stands for
 
 
 def parse(text: str) -> Any:
-    """Read YAML; refuse with `ValueError` what is broken, given twice, or would build objects.
+    """Read YAML; refuse with `ValueError` what is broken, given twice, tagged, or too large to be written by hand.
 
     Example:
         >>> parse("{rate: 1e-6, length: 250_000}")
@@ -19,18 +22,55 @@ def parse(text: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter from what looks like a number or a date and is none
         raise ValueError(f"the YAML text cannot be read: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):
+    def __init__(self, stream: str):
+        super().__init__(stream)
+        self._depth, self._num_values = 0, 0
+        self._sizes: dict[yaml.Node, int] = {}  # of nodes that are complete, with all that is inside
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
+        """Refuse tags, and what would take very long to read, before anything is made of it."""
+        event = self.peek_event()
+        self._num_values += 1
+        if getattr(event, "tag", None) is not None:
+            self._refuse(f"the tag {event.tag!r} is not taken; write the value alone", event)
+        if self._depth == MAX_DEPTH:
+            self._refuse(f"more than {MAX_DEPTH} values lie inside each other; write fewer", event)
+        self._depth += 1
+        node: Any = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                self._refuse(f"the alias {event.anchor!r} stands inside of what it stands for; take it out", event)
+        else:
+            self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
+        if max(self._num_values, self._sizes[node]) > MAX_VALUES:
+            self._refuse(f"there are more than {MAX_VALUES} values; write fewer", event)
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse duplicate keys, of which the first ones would silently be lost."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)
+        seen = set()
+        for key in (self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE):
+            if isinstance(key, Hashable):  # else it is refused as a key
+                if key in seen:
+                    self._refuse(f"the key {key!r} is given twice", node)
+                seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def _refuse(self, problem: str, where: yaml.Node | yaml.Event) -> None:
+        raise yaml.constructor.ConstructorError(None, None, problem, where.start_mark)
+
+
+def _parts(node: Any) -> list[yaml.Node]:
+    """Return the nodes right inside a node."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 # YAML 1.1 wants a point and a sign in numbers with an exponent.

@@ -17,6 +17,7 @@ import jax
 from algorithms import plotting, run
 from algorithms.run_folder import RunFolder
 from jaxrl_buffers import Mixture, ReplayBuffer
+from jaxrl_buffers.checks import one_line
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
         for path in parser.parse_args(arguments).runs:
             _draw(RunFolder(path))
     except (ValueError, OSError) as error:
-        print(f"plot.py: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"plot.py: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -11,9 +11,12 @@ The two names come first, or are in the file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +24,7 @@ import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Ctrl-C ends this program at once, but while a run is under way: that is saved first. A KeyboardInterrupt would get
@@ -36,7 +39,8 @@ from algorithms.experiment import ALGORITHMS, SAMPLERS
 from algorithms.plan import Plan
 from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
-from algorithms.settings import SIZES, Settings, options_of
+from algorithms.settings import GROUPS, SIZES, Settings, options_of
+from jaxrl_buffers.checks import one_line
 
 NAMES = ("algorithm", "environment")
 HELP = {
@@ -64,22 +68,49 @@ def main(arguments: list[str]) -> int:
             return _resume(arguments)
         defaults = _defaults(first)
         is_named = first.config is not None
-        command = tyro.cli(_command(defaults, is_named), args=arguments, description=__doc__, prog="train.py")
+        command = _parse(_command(defaults, is_named), arguments)
         if command.fresh_environments:
             raise ValueError("--fresh-environments goes with --resume RUN; a new run has no others.")
-        settings = _settings(command, defaults)
+        settings = _settings(command, defaults, arguments)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
     except BrokenPipeError:  # nobody reads what is printed
         return _leave_quietly()
     except (ValueError, OSError) as error:  # the latter from files and from what environments download
-        print(f"train.py: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"train.py: {one_line(error)}", file=sys.stderr)
         return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Looks at some of the options; says in one line what is wrong with them."""
+
+    def __init__(self):
+        super().__init__(add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _parse(command: type, arguments: list[str]) -> Any:
+    """Return the options; say in one line what is wrong with them, where tyro draws a box."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(command, args=arguments, description=__doc__, prog="train.py")
+    except SystemExit as stop:
+        if stop.code != 2:
+            raise
+        box = re.sub(r"\x1b\[[\d;]*m", "", said.getvalue())
+        rows = [line.strip("│ ") for line in box.splitlines()[1:]]
+        rows = [row if row.strip("╰╯─-") else "" for row in rows]  # parts of the box have lines between them
+        parts = [" ".join(part) for is_text, part in itertools.groupby(rows, bool) if is_text]
+        parts = [part for part in parts if not part.startswith(("Argument helptext", "For full helptext"))]
+        raise ValueError(f"{'; '.join(parts)}; see train.py ALGORITHM ENVIRONMENT --help") from None
 
 
 def _first_look(arguments: list[str]) -> argparse.Namespace:
     """Find what decides which options there are."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = _Parser()
     parser.add_argument("--buffer")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--resume", type=Path)
@@ -99,7 +130,8 @@ def _defaults(first: argparse.Namespace) -> Settings:
     if first.config is not None:
         settings = settings_file.read(first.config, algorithm=first.algorithm, environment=first.environment)
     else:
-        settings = presets.preset(first.algorithm or "ddqn", first.environment or "CartPole-v1")
+        given = {name: getattr(first, name) for name in NAMES if getattr(first, name) is not None}
+        settings = presets.preset(**{"algorithm": "ddqn", "environment": "CartPole-v1", **given})
     return settings if first.buffer is None else settings.with_buffer(first.buffer)
 
 
@@ -108,7 +140,7 @@ def _command(defaults: Settings, is_named: bool) -> type:
     names = {name: getattr(defaults, name) if is_named else dataclasses.MISSING for name in NAMES}
     fields = [
         *[_field(name, str, default, HELP[name], positional=True) for name, default in names.items()],
-        *_fields(Plan, vars(defaults.plan)),
+        *_fields(Plan, {name: int(value) for name, value in vars(defaults.plan).items()}),
         *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings(defaults)}),
         *[(name, *_group(component, getattr(defaults, name))) for name, component in defaults.groups.items()],
         _field("config", Path | None, None, HELP["config"]),
@@ -122,7 +154,7 @@ def _command(defaults: Settings, is_named: bool) -> type:
 
 def _flat_settings(defaults: Settings) -> list[str]:
     """Return the settings that are options: not those that hold others, nor those that whole components decide."""
-    others = {*NAMES, *settings_file.GROUPS, *defaults.replaced}
+    others = {*NAMES, *GROUPS, *defaults.replaced}
     others |= set() if isinstance(defaults.buffer, str) else {"buffer"}
     return [field.name for field in dataclasses.fields(Settings) if field.name not in others]
 
@@ -151,18 +183,20 @@ def _field(name: str, kind: Any, default: Any, text: str, positional: bool = Fal
     return (name, kind) if default is dataclasses.MISSING else (name, kind, default)
 
 
-def _settings(command: Any, defaults: Settings) -> Settings:
+def _settings(command: Any, defaults: Settings, arguments: list[str]) -> Settings:
     for name in NAMES:
         if getattr(command, name) != getattr(defaults, name):
             raise ValueError(f"{name} {getattr(command, name)!r} stands behind options; put it before them.")
-    plan = Plan(**{field.name: getattr(command, field.name) for field in dataclasses.fields(Plan)})
+    options = {argument.partition("=")[0].replace("-", "_") for argument in arguments}
+    given = [field.name for field in dataclasses.fields(Plan) if f"__{field.name}" in options]
+    plan = dataclasses.replace(defaults.plan, **{name: getattr(command, name) for name in given})
     changed = {name: getattr(command, name) for name in _flat_settings(defaults)}
     groups = {name: vars(getattr(command, name)) for name in defaults.groups}
     return dataclasses.replace(defaults, plan=plan, **changed, **groups)
 
 
 def _resume(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = _Parser()
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--fresh-environments", action="store_true")
     parser.add_argument("--checkpoint-seconds", type=float)

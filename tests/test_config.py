@@ -178,8 +178,8 @@ def test_optional_parts():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("!!python/object/apply:os.system ['exit: 1']", "could not determine a constructor"),
-        ("name: !!python/name:os.system ''", "could not determine a constructor"),
+        ("!!python/object/apply:os.system ['exit: 1']", "os.system' is not taken"),
+        ("name: !!python/name:os.system ''", "os.system' is not taken"),
         ("name: Uniform\nname: Mix", "the key 'name' is given twice"),
         ("name: [Uniform\n", "the YAML text cannot be read"),
         ("- name: Uniform", "expected a component"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import jaxrl_buffers as jb
-from algorithms import Plan
+from algorithms import Plan, presets, settings_file
+from algorithms.settings import Settings
 
 
 def test_iterations_add_up():
@@ -20,11 +23,12 @@ def test_iterations_add_up():
         ({"total_steps": 0}, "at least 1"),
         ({"total_steps": -7}, "at least 1"),
         ({"total_steps": 2**31 + 1000}, r"2\*\*31"),
-        ({"total_steps": 1_070}, "nearest total is 1050 or 1100"),
+        ({"total_steps": 1_070, "start_steps": 1_000, "update_every": 50}, "nearest total is 1050 or 1100"),
+        ({"total_steps": 2_001, "num_envs": 2}, "nearest total is 2000 or 2002"),
         ({"total_steps": 900}, "nearest total is 1050"),
         ({"num_envs": 0}, "at least 1"),
-        ({"num_envs": 3}, "`start_steps` must be a multiple of num_envs=3; 999 or 1002 would do"),
-        ({"num_envs": 20}, "`update_every` must be a multiple of num_envs=20; 40 or 60 would do"),
+        ({"num_envs": 3, "start_steps": 1_000}, "`start_steps` must be a multiple of num_envs=3; 999 or 1002 would do"),
+        ({"num_envs": 20, "update_every": 50}, "`update_every` must be a multiple of num_envs=20; 40 or 60 would do"),
         ({"start_steps": -1}, "at least 0"),
         ({"update_every": 0}, "at least 1"),
         ({"num_updates": 0}, "at least 1"),
@@ -69,3 +73,80 @@ def test_a_rollout_is_gone_through_in_whole_epochs():
     plan = Plan(total_steps=2_000, **options)
     plan.check_buffer(jb.rollout(10, 5))
     assert (plan.num_minibatches, plan.num_epochs) == (4, 3)
+
+
+PAIRS = [*presets.PRESETS, ("ddqn", "Acrobot-v1"), ("ppo", "Acrobot-v1"), ("sac", "MountainCarContinuous-v0")]
+
+
+def with_envs(pair, num_envs, **entries):
+    algorithm, environment = pair
+    values = {"algorithm": algorithm, "environment": environment, "plan": {"num_envs": num_envs}, **entries}
+    return settings_file.from_values(values)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_preset_follows_the_number_of_environments(pair):
+    tuned = presets.preset(*pair).plan
+    for num_envs in range(1, 1_001):
+        settings = with_envs(pair, num_envs)
+        plan = settings.plan
+        assert plan.num_envs == num_envs
+        assert tuned.total_steps <= plan.total_steps < tuned.total_steps + plan.update_every
+        assert tuned.update_every <= plan.update_every < tuned.update_every + num_envs
+        assert tuned.test_every <= plan.test_every < tuned.test_every + plan.update_every
+        assert tuned.start_steps <= plan.start_steps < plan.total_steps / 5
+        if plan.start_steps and tuned.total_steps % num_envs == 0:
+            assert plan.total_steps == tuned.total_steps
+        ratio = plan.num_updates / plan.update_every * tuned.update_every / tuned.num_updates
+        assert 2 / 3 <= ratio <= 4 / 3 or plan.num_updates <= 2
+        assert 0.75 < plan.mini_batch_size / tuned.mini_batch_size < 1.35
+        if num_envs % 50 in (0, 1):
+            settings.build()  # checks that the buffer fits, too
+    assert with_envs(pair, tuned.num_envs).plan == tuned == presets.preset(*pair).plan
+
+
+def test_sequences_begin_with_enough_rows():
+    """Sixteen rows of each environment make one sequence; the tuned first steps would be only four."""
+    plan = with_envs(("ddqn", "MaskedCartPole-v1"), 500).plan
+    assert plan.start_steps == 16 * 500
+    with pytest.raises(ValueError, match="only 0 samples can be drawn after 2000 first steps"):
+        with_envs(("ddqn", "MaskedCartPole-v1"), 500, plan={"num_envs": 500, "start_steps": 2_000}).build()
+
+
+def test_minibatches_of_rollouts_follow():
+    plan = with_envs(("ppo", "CartPole-v1"), 16).plan
+    assert (plan.update_every, plan.num_minibatches, plan.num_epochs) == (1_008, 4, 10)
+    plan = with_envs(("ppo", "CartPole-v1"), 3, memory="gru").plan
+    assert plan.num_minibatches == 3  # of whole environments
+
+
+def test_what_was_given_stays():
+    plan = Plan(total_steps=50_000, num_envs=16, num_updates=7)
+    assert (plan.total_steps, plan.num_updates, plan.update_every) == (50_000, 7, 64)
+    assert plan.start_steps + plan.num_iterations * plan.update_every == 50_000
+    assert Plan(total_steps=100_000, num_envs=16, start_steps=0, update_every=2_000).update_every == 2_000
+    assert Plan(total_steps=100_000, num_envs=16, start_steps=0).update_every == 80
+    for name, value, message in [
+        ("update_every", 200, "`update_every` must be a multiple of num_envs=16; 192 or 208 would do"),
+        ("start_steps", 1_000, "`start_steps` must be a multiple of num_envs=16; 992 or 1008 would do"),
+        ("test_every", 2_000, "`test_every` must be a multiple of update_every=208; 1872 or 2080 would do"),
+        ("total_steps", 50_001, "the nearest total is 50000 or 50016"),
+        ("num_updates", 2**30, "make fewer"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            with_envs(("ddqn", "CartPole-v1"), 16, plan={"num_envs": 16, name: value})
+
+
+def test_plain_numbers_are_written():
+    settings = with_envs(("ddqn", "CartPole-v1"), 16)
+    assert {type(value) for value in settings.to_dict()["plan"].values()} == {int}
+    assert Settings.from_dict(settings.to_dict()) == settings
+
+
+def test_plans_follow_when_they_are_changed():
+    plan = dataclasses.replace(Plan(total_steps=12_000), num_envs=30)
+    assert (plan.start_steps, plan.update_every, plan.num_updates) == (1_020, 60, 60)
+    same = Plan(**{name: int(value) for name, value in vars(plan).items()})
+    assert same == plan
+    with pytest.raises(ValueError, match="must be a multiple of num_envs=7"):
+        dataclasses.replace(same, num_envs=7)

@@ -224,7 +224,7 @@ def test_a_damaged_checkpoint_is_not_begun_anew(finished, tmp_path):
 def test_a_kill_while_lines_are_dropped_loses_none(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     for steps in range(3):
-        folder.append({"steps": steps})
+        folder.append({"steps": steps, "returns": [[0.0]]})
 
     def die(path, text):
         path.write_bytes(b"")
@@ -236,7 +236,7 @@ def test_a_kill_while_lines_are_dropped_loses_none(tmp_path, monkeypatch):
             folder.keep_metrics(2)
     assert len(folder.metrics()) == 3
     folder.keep_metrics(2)
-    assert folder.metrics() == [{"steps": 0}, {"steps": 1}]
+    assert [line["steps"] for line in folder.metrics()] == [0, 1]
 
 
 def test_a_kill_while_the_folder_is_made_leaves_none(tmp_path, monkeypatch):

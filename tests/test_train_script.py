@@ -142,6 +142,8 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         (("ddqn", "CartPole-v1", "--total-steps", "0"), "at least 1"),
         (("ddqn", "CartPole-v1", "--total-steps", "-5"), "at least 1"),
         (("ddqn", "CartPole-v1", "--total-steps", "50_001"), "nearest total is 50000"),
+        (("ddqn", "CartPole-v1", "--num-envs", "16", "--update-every", "200"), "192 or 208 would do"),
+        (("ddqn", "CartPole-v1", "--num-envs", "16", "--update_every=200"), "192 or 208 would do"),
         (("ddqn", "CartPole-v1", "--num-seeds", "0"), "num_seeds"),
         (("ddqn", "CartPole-v1", "--mini-batch-size", "5000"), "samples can be drawn after"),
         (("ddqn", "CartPole-v1", "--n-step", "0"), "at least 1"),
@@ -181,6 +183,20 @@ def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "file"]
     assert (tmp_path / "file").read_text() == "kept"
     assert not list((tmp_path / "existing").iterdir())
+
+
+def test_defaults_follow_the_number_of_environments(main, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(run, "_train", lambda settings, *_: found.append(settings.plan) or sys.exit())
+    for options in ((), ("--total_steps=48_000",)):
+        folder = tmp_path / f"run{len(found)}"
+        with pytest.raises(SystemExit):
+            main(["ddqn", "CartPole-v1", "--num-envs", "16", *options, "--out", str(folder)])
+        assert RunFolder(folder).settings().plan == found[-1]
+    assert [(plan.num_envs, plan.update_every, plan.total_steps) for plan in found] == [
+        (16, 208, 50_000),
+        (16, 208, 48_000),
+    ]
 
 
 @pytest.fixture
@@ -233,9 +249,20 @@ def test_a_signal_during_the_imports(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("ddqn", "CartPole-v1", "--typo", "1"), ("ddqn",), ("ddqn", "CartPole-v1", "--seed", "x")]
+    ("arguments", "message"),
+    [
+        (("ddqn", "CartPole-v1", "--typo", "1"), "Unrecognized options: --typo, 1; see train.py"),
+        (("ddqn", "CartPole-v1", "--n-stp", "1"), "--n-step INT"),
+        (("ddqn", "CartPole-v1", "--seed", "x"), "Error parsing --seed: invalid literal for int() with base 10: 'x';"),
+        (("ddqn", "CartPole-v1", "--seed"), "Missing value for argument '--seed'"),
+        (("ddqn", "CartPole-v1", "--buffer"), "argument --buffer: expected one argument"),
+        (("ddqn",), "Missing from train.py: ENVIRONMENT"),
+        (("ddqn", ""), "there is no environment ''"),
+        (("--resume", "run", "--final-episodes", "x"), "invalid int value: 'x'"),
+    ],
 )
-def test_options_that_cannot_be_read(main, capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    assert stop.value.code == 2
+def test_options_that_cannot_be_read(main, capsys, arguments, message):
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1

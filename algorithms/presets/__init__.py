@@ -49,4 +49,5 @@ def preset(algorithm: str, environment: str) -> Settings:
     """
     require_name("algorithm", algorithm, ALGORITHMS)
     untuned = UNTUNED_ON_POLICY if algorithm in ON_POLICY else UNTUNED
-    return Settings(algorithm, environment, **PRESETS.get((algorithm, environment), untuned))
+    tuned = PRESETS.get((algorithm, environment), untuned)
+    return Settings(algorithm, environment, **{**tuned, "plan": tuned["plan"].as_suggestion()})

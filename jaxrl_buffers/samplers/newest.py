@@ -37,7 +37,7 @@ class Newest(struct.PyTreeNode):
 
     def __post_init__(self):
         require_number("Newest", "num_starts", self.num_starts, 0)
-        require_number("Newest", "max_share", self.max_share, 0)
+        require_number("Newest", "max_share", self.max_share, 0, math.inf)
 
     def init(self, storage_shape: tuple[int, int]) -> PyTree:
         """Return the state of the sampler inside."""

@@ -7,7 +7,6 @@ Schaul et al., Prioritized Experience Replay, https://arxiv.org/abs/1511.05952
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -65,8 +64,9 @@ class Prioritized(struct.PyTreeNode):
     weighting: str = struct.field(pytree_node=False, default="buffer")
 
     def __post_init__(self):
-        for name in ("alpha", "beta", "epsilon", "initial", "eta"):
-            require_number("Prioritized", name, getattr(self, name), 0, 1 if name == "eta" else math.inf)
+        for name in ("alpha", "beta", "epsilon", "initial"):
+            require_number("Prioritized", name, getattr(self, name), 0)
+        require_number("Prioritized", "eta", self.eta, 0, 1)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
 
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:

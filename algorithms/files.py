@@ -1,0 +1,71 @@
+"""Files that people write, or may have changed: read with care, and refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl_buffers.checks import shown
+
+MAX_BYTES = 2**20  # of a file that people write
+MAX_DEPTH = 64  # of values inside values
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file; also of a pipe that the shell has opened, as in `<(command)`.
+
+    Raises:
+        ValueError: one line that names the file.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        is_open_pipe = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # reading those might never end
+            raise ValueError(f"{path} cannot be read: it is no file; write what it gives into a file first.")
+        with Path(path).open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ValueError(f"{path} cannot be read: it has more than {max_bytes} bytes.")
+        return content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text says; refuse keys that come twice, and what is too deep.
+
+    Example:
+        >>> parse_json('{"steps": 3}')
+        {'steps': 3}
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        _require_shallow(value)
+    except RecursionError:
+        raise ValueError(f"more than {MAX_DEPTH} values lie inside each other") from None
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the key {shown(name)} is given twice")
+        values[name] = value
+    return values
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _require_shallow(value: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for part in inside:
+        _require_shallow(part, depth + 1)
