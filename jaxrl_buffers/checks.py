@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
+from jaxrl_buffers.checked import check
 from jaxrl_buffers.types import PyTree, Transition
 
 
@@ -92,7 +93,7 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
 
 
 def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
-    """Check environment numbers: one axis, whole numbers; in range and distinct as far as they are known now."""
+    """Check environment numbers: one axis, whole numbers; in range and distinct, if they are known now."""
     if np.ndim(env_ids) != 1 or not np.issubdtype(_dtype(env_ids), np.integer):
         raise ValueError(
             f"`env_ids` has shape {np.shape(env_ids)} and dtype {_dtype(env_ids)}; pass one axis of whole numbers."
@@ -105,7 +106,10 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
             raise ValueError(f"`env_ids` {known.tolist()} names an environment twice; add its rows in one column.")
         if known.min() < 0 or known.max() >= num_envs:
             raise ValueError(f"`env_ids` {known.tolist()} must lie between 0 and {num_envs - 1}.")
-    return jnp.asarray(env_ids, jnp.int32)
+    env = jnp.asarray(env_ids, jnp.int32)
+    check(lambda: jnp.all((env >= 0) & (env < num_envs)), f"`env_ids` must lie between 0 and {num_envs - 1}")
+    check(lambda: jnp.all(jnp.diff(jnp.sort(env)) != 0), "`env_ids` names an environment twice")
+    return env
 
 
 def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) -> None:

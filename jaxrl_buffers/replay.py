@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental import checkify
 
 from jaxrl_buffers import episodes, handles, starts, statistics
+from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
@@ -166,8 +166,6 @@ class ReplayBuffer(struct.PyTreeNode):
             rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
             written = ring.write(storage, self._kept(chunk))
         else:
-            ordered = jnp.sort(env)
-            checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
             rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
             written = ring.write_at(storage, rows._replace(data=self._kept(rows.data)))
         if self.frames is not None:
@@ -201,7 +199,7 @@ class ReplayBuffer(struct.PyTreeNode):
         key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
         window = starts.legal_window(state.storage, self.view)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
-        checkify.debug_check(jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
+        check(lambda: jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
         return self.assemble(state, draw, key_view)
 
     def assemble(self, state: ReplayState, draw: Draw, key: jax.Array) -> Sample:
@@ -346,7 +344,7 @@ class ReplayBuffer(struct.PyTreeNode):
         """
         slots, live = handles.locate(state.storage, handle)
         values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
-        checkify.debug_check(jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
+        check(lambda: jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
         return values, live & is_whole
 
     @functools.partial(jax.jit, static_argnames="name")

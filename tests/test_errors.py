@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EXAMPLE, number_buffer, scalars, stack, transition
-from jax.experimental import checkify
 
 import jaxrl_buffers as jb
 
@@ -161,24 +160,3 @@ def test_row_9_unknown_parameters_are_refused_with_the_known_names():
         jb.with_parameters(buffer, {"sampler.betta": 1.0})
     with pytest.raises(ValueError, match="no parameter 'length'"):  # a shape, not a hyper-parameter
         jb.with_parameters(buffer, {"length": 8})
-
-
-def test_checkify_turns_misuse_into_errors():
-    buffer, state = number_buffer(4, sampler=jb.Prioritized())
-    sample = checkify.checkify(jax.jit(lambda state: buffer.sample(state, jax.random.key(0), 2)))
-    assert "found no start to draw" in sample(state)[0].get()
-    state = buffer.add(state, scalars([0, 1]))
-    error, drawn = sample(state)
-    assert error.get() is None
-    update = checkify.checkify(jax.jit(buffer.update_priorities))
-    assert "negative or not finite" in update(state, drawn.handle, jnp.array([1.0, jnp.nan]))[0].get()
-    stale = jb.Handle(jnp.array([0, 0]), jnp.array([-1, 3]))
-    assert update(state, stale, jnp.array([jnp.nan, 1.0]))[0].get() is None
-    parts, parts_state = number_buffer(4, 2, lockstep=False)
-    add = checkify.checkify(jax.jit(lambda s, ids: parts.add(s, scalars([0], 2), env_ids=ids)))
-    assert "environment twice" in add(parts_state, jnp.array([1, 1]))[0].get()
-    assert add(parts_state, jnp.array([1, 0]))[0].get() is None
-    transitions = jb.uniform(4)
-    read = checkify.checkify(jax.jit(lambda s, h: transitions.get_field(s, "action", h)))
-    empty = transitions.init(EXAMPLE)
-    assert "not stored" in read(empty, jb.Handle(jnp.array([0]), jnp.array([0])))[0].get()

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental import checkify
 
 from jaxrl_buffers import segment_ranges, segment_tree, starts
+from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import require_choice, require_number
 from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import SegmentTree
@@ -137,9 +137,7 @@ class Prioritized(struct.PyTreeNode):
         if priorities.ndim == 2:
             priorities = self._sequence_priority(priorities, mask)
         valid = _is_priority(priorities)
-        checkify.debug_check(
-            jnp.all(valid | ~live), "update_priorities() got priorities that are negative or not finite"
-        )
+        check(lambda: jnp.all(valid | ~live), "update_priorities() got priorities that are negative or not finite")
         leaf = self._leaf(jnp.where(valid, priorities, 0), state)
         is_start = segment_tree.read(state.tree, slots) > 0
         return _set(state, slots, leaf, priorities, live & valid & is_start)
