@@ -16,9 +16,9 @@ _asked_for = jax.make_user_context(default_value=False)
 def checked() -> Iterator[None]:
     """Look for misuse inside compiled programs; goes with `jax.experimental.checkify`.
 
-    Found are: sampling when there is nothing to draw, priorities that are negative or not finite, `env_ids` that name
-    an environment twice or one that does not exist, fields and samples of rows that are not stored. Without it nothing
-    of this raises under `jit`: programs then carry no effects, which would make every call of them slower.
+    Found are: `sample` when there is nothing to draw, `update_priorities` with numbers that are negative or not finite,
+    `env_ids` that name an environment twice or one that does not exist, `get_field` of rows that are not stored.
+    Without it none of this raises under `jit`: programs then carry no effects, which would make every call slower.
 
     Both the function that is given to `checkify` and its calls stand inside the context. A program with checks that
     `checkify` does not know of is refused by JAX.

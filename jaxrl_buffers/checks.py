@@ -14,7 +14,7 @@ from flax import struct
 from jax.core import Tracer
 
 from jaxrl_buffers.checked import check
-from jaxrl_buffers.types import PyTree, Transition
+from jaxrl_buffers.types import Handle, PyTree, Transition
 
 
 def require_number(owner: str, name: str, value: Any, least: float, most: float = math.inf) -> None:
@@ -117,6 +117,14 @@ def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) ->
     if np.shape(value) not in shapes:
         options = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{caller}() got `{name}` of shape {np.shape(value)}; {options} is needed.")
+
+
+def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
+    """Refuse a handle that does not name rows along one axis; return its shape."""
+    batch = np.shape(handle.position)[:1]
+    check_shape(caller, "handle.position", handle.position, batch or (1,))
+    check_shape(caller, "handle.env", handle.env, batch)
+    return batch
 
 
 def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:

@@ -42,6 +42,8 @@ def operations(buffer, state, handle):
         ),
         "observe": (buffer.observe, state, 1.0),
         "mark_break": (buffer.mark_break, state),
+        "mark_break of environments": (lambda s, e: buffer.mark_break(s, env_ids=e), state, ENV_IDS),
+        "read": (buffer.read, state, handle, KEY, 0.5),
     }
     found |= {
         name: (getattr(buffer, name), state) for name in ("reprioritize", "stats", "num_valid", "can_sample", "size")

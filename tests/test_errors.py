@@ -105,6 +105,10 @@ def test_unknown_environments_under_jit_are_ignored():
         (lambda: jb.sequences(4, sequence_length=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.sequences(10, sequence_length=4, period=4), r"multiple of the view's period, 4.*12 would do"),
         (lambda: jb.sequences(3, sequence_length=2, period=4), r"multiple of the view's period, 4.*4 would do"),
+        (
+            lambda: jb.sequences(15, sequence_length=13, period=5),
+            r"length=15\): a full ring would have no start of .* at times.* one in 5 rows .* needs 12 others.* 20 rows",
+        ),
         (lambda: jb.n_step(4, n=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.Prioritized(alpha="0.6"), r"alpha=0\.6\): `alpha` must be a number"),
         (lambda: jb.Prioritized(alpha=np.float32(-0.5)), r"alpha=-0\.5"),

@@ -137,9 +137,9 @@ class Mix(struct.PyTreeNode):
         """Tell all samplers."""
         return self._each(state, lambda sampler, state: sampler.update(state, slots, priorities, live, mask))
 
-    def reprioritize(self, state: MixState) -> MixState:
+    def reprioritize(self, state: MixState, legal: jax.Array) -> MixState:
         """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.reprioritize(state))
+        return self._each(state, lambda sampler, state: sampler.reprioritize(state, legal))
 
     def observe(self, state: MixState, mean_return: Scalar) -> MixState:
         """Tell all samplers."""
