@@ -8,6 +8,7 @@ A buffer is a product, storage x sampler x view:
 
 from jaxrl_buffers import checkpoint, config, host, segment_tree
 from jaxrl_buffers.advantages import discount_cumsum
+from jaxrl_buffers.checked import checked
 from jaxrl_buffers.config import from_config, from_yaml, to_config
 from jaxrl_buffers.episodes import Episode
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
@@ -61,6 +62,7 @@ __all__ = [
     "Uniform",
     "View",
     "Window",
+    "checked",
     "checkpoint",
     "config",
     "discount_cumsum",

@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
-from jaxrl_buffers.types import PyTree, Transition
+from jaxrl_buffers.checked import check
+from jaxrl_buffers.types import Handle, PyTree, Transition
 
 FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs
 INT32_LIMIT = 2**31  # and what counts are kept in
@@ -140,7 +141,7 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
 
 
 def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
-    """Check environment numbers: one axis, whole numbers; in range and distinct as far as they are known now."""
+    """Check environment numbers: one axis, whole numbers; in range and distinct, if they are known now."""
     if np.ndim(env_ids) != 1 or not np.issubdtype(_dtype(env_ids), np.integer):
         raise ValueError(
             f"`env_ids` has shape {np.shape(env_ids)} and dtype {_dtype(env_ids)}; pass one axis of whole numbers."
@@ -153,7 +154,10 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
             raise ValueError(f"`env_ids` {known.tolist()} names an environment twice; add its rows in one column.")
         if known.min() < 0 or known.max() >= num_envs:
             raise ValueError(f"`env_ids` {known.tolist()} must lie between 0 and {num_envs - 1}.")
-    return jnp.asarray(env_ids, jnp.int32)
+    env = jnp.asarray(env_ids, jnp.int32)
+    check(lambda: jnp.all((env >= 0) & (env < num_envs)), f"`env_ids` must lie between 0 and {num_envs - 1}")
+    check(lambda: jnp.all(jnp.diff(jnp.sort(env)) != 0), "`env_ids` names an environment twice")
+    return env
 
 
 def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) -> None:
@@ -161,6 +165,14 @@ def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) ->
     if np.shape(value) not in shapes:
         options = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{caller}() got `{name}` of shape {np.shape(value)}; {options} is needed.")
+
+
+def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
+    """Refuse a handle that does not name rows along one axis; return its shape."""
+    batch = np.shape(handle.position)[:1]
+    check_shape(caller, "handle.position", handle.position, batch or (1,))
+    check_shape(caller, "handle.env", handle.env, batch)
+    return batch
 
 
 def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:

@@ -11,19 +11,18 @@ answer is an age, and what is too old is not stored. No step is ever looked at a
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers import handles, returns
+from jaxrl_buffers import fits, handles, returns
 from jaxrl_buffers.checks import check_fields, named_field, with_field
 from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring, Rows
-from jaxrl_buffers.types import Handle, PyTree
+from jaxrl_buffers.types import Handle, PyTree, View
 
 FAR = ring.POSITION_LIMIT  # longer ago than anything that is stored; sums of it and an age fit in int32
 
@@ -51,6 +50,7 @@ class EpisodeIndex(NamedTuple):
     table: Table
     open: Open
     returns: PyTree  # of the steps, if they are recorded
+    fits: PyTree = ()  # the starts of samples that lie in one episode, if the view asks for them
 
 
 class Span(NamedTuple):
@@ -75,17 +75,8 @@ class Episode(NamedTuple):
     is_stored: jax.Array  # bool: whether the row that was asked about is stored; else the rest is meaningless
 
 
-def are_needed(*parts: Any) -> bool:
-    """Tell whether a view or sampler, or one inside it, asks the index; one that does not say so does not."""
-    for part in parts:
-        inner = part if isinstance(part, tuple) else vars(part).values() if dataclasses.is_dataclass(part) else ()
-        if getattr(part, "needs_episodes", False) or are_needed(*inner):
-            return True
-    return False
-
-
-def init(structure: PyTree, shape: tuple[int, int], recorded: EpisodicReturns | None) -> EpisodeIndex:
-    """Return the index of an empty ring of shape `(T, N)` for rows of the given structure."""
+def init(structure: PyTree, shape: tuple[int, int], recorded: EpisodicReturns | None, view: View) -> EpisodeIndex:
+    """Return the index of an empty ring of shape `(T, N)` for rows of the given structure, read by a view."""
     check_fields(structure, "the episode index", ("terminated", "truncated"))
 
     def zeros(*shape: int) -> jax.Array:
@@ -93,10 +84,11 @@ def init(structure: PyTree, shape: tuple[int, int], recorded: EpisodicReturns | 
 
     table = Table(*(zeros(*shape) for _ in Table._fields))
     opened = Open(zeros(shape[1]), zeros(shape[1]), jnp.full(shape[1], FAR, jnp.int32))
-    return EpisodeIndex(zeros(*shape), table, opened, () if recorded is None else recorded.init(structure, shape))
+    tree = () if recorded is None else recorded.init(structure, shape)
+    return EpisodeIndex(zeros(*shape), table, opened, tree, fits.init(shape) if fits.are_needed(view) else ())
 
 
-def record(before: Ring, written: Ring, rows: Rows, recorded: EpisodicReturns | None) -> Ring:
+def record(before: Ring, written: Ring, rows: Rows, recorded: EpisodicReturns | None, view: View) -> Ring:
     """Return the ring `written` with its index brought up to date, given the ring as it was and the rows written."""
     index = before.episodes
     if not isinstance(index, EpisodeIndex):
@@ -126,7 +118,10 @@ def record(before: Ring, written: Ring, rows: Rows, recorded: EpisodicReturns | 
     )
     number = index.number.at[row, env].set(episode.number, mode="drop")
     tree = index.returns if recorded is None else recorded.write(index.returns, length, steps, row, env)
-    return written._replace(episodes=EpisodeIndex(number, table, opened, tree))
+    counts = index.fits
+    if isinstance(counts, fits.Fits):
+        counts = fits.record(counts, view, position, episode.length, row, env)
+    return written._replace(episodes=EpisodeIndex(number, table, opened, tree, counts))
 
 
 def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_rows: int) -> Open:
@@ -203,24 +198,30 @@ def describe(storage: Ring, handle: Handle) -> Episode:
     return Episode(begin, end, age - span.end, zero, span.begin_is_stored, span.is_ended, is_stored)
 
 
-def mark_break(storage: Ring, recorded: EpisodicReturns | None) -> Ring:
-    """Close the open episode of every environment: its newest stored row becomes truncated, unless it is an end."""
+def mark_break(storage: Ring, recorded: EpisodicReturns | None, where: jax.Array) -> Ring:
+    """Close the open episodes of environments: their newest stored rows become truncated, unless they are ends.
+
+    Args:
+        storage: the ring.
+        recorded: the returns that the index records, if any.
+        where: `bool[N]`, the environments concerned.
+    """
     length, num_envs = ring.shape(storage)
     env = jnp.arange(num_envs, dtype=jnp.int32)
     row = ring.row_of_age(storage, jnp.zeros_like(env), env)
     is_stored = jnp.broadcast_to(ring.of_env(storage.size, env) > 0, env.shape)
     newest = ring.read(storage, row, env)
     old = named_field(newest, "truncated")
-    cut = is_stored & ~named_field(newest, "terminated").astype(bool)
+    cut = where & is_stored & ~named_field(newest, "terminated").astype(bool)
     truncated = jnp.where(cut, jnp.ones_like(old), old)
     field = named_field(storage.data, "truncated").at[row, env].set(truncated)
     storage = storage._replace(data=with_field(storage.data, "truncated", field))
     index = storage.episodes
     if not isinstance(index, EpisodeIndex):
         return storage
-    opened = _next_episode(index.open, index.open.length > 0, length)
+    opened = _next_episode(index.open, where & (index.open.length > 0), length)
     tree = index.returns
     if recorded is not None:
         value = returns.steps_of(newest, recorded).value
         tree = recorded.cut(tree, length, jnp.where(cut, row, length), env, value)
-    return storage._replace(episodes=EpisodeIndex(index.number, index.table, opened, tree))
+    return storage._replace(episodes=index._replace(open=opened, returns=tree))

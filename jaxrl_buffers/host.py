@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers import segment_tree
+from jaxrl_buffers import segment_tree, starts
+from jaxrl_buffers.parts import any_says
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage import ring
@@ -23,12 +24,22 @@ def sample(
     progress: Scalar = 0.0,
     at_least: int = 1,
 ) -> Sample:
-    """Like `buffer.sample`, but raise `ValueError` when fewer than `at_least` starts are stored."""
+    """Like `buffer.sample`, but raise `ValueError` when fewer than `at_least` starts are stored.
+
+    It is raised as well if a balanced sampler, which draws from every environment, finds one without a start.
+    """
     num_valid = int(buffer.num_valid(state))
     if num_valid < max(at_least, 1):
         raise ValueError(
             f"sample() needs at least {max(at_least, 1)} legal starts, but {num_valid} are stored; add more rows first."
         )
+    if any_says("balanced", buffer.sampler):
+        counts = starts.count_of_every_env(state.storage, starts.legal_window(state.storage, buffer.view))
+        if empty := np.flatnonzero(np.asarray(counts) == 0).tolist():
+            raise ValueError(
+                f"sample() draws from every environment alike, but {empty} hold no legal start; add rows to them "
+                "first, or use a sampler that is not balanced."
+            )
     return buffer.sample(state, key, batch_size, progress)
 
 

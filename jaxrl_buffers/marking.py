@@ -25,7 +25,7 @@ def mark(
     length, num_envs = ring.shape(storage)
     env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
     age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
-    legal = starts.is_legal(starts.legal_window(storage, view), age, env)
+    legal = starts.is_legal(storage, starts.legal_window(storage, view), age, env)
     known = (env >= 0) & (env < num_envs)
     # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
     owner = known & (age < length) & (~legal if only_dead else True)

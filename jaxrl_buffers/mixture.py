@@ -106,6 +106,30 @@ class Mixture(struct.PyTreeNode):
                 samples.append(sample._replace(handle=handle))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *samples)
 
+    def read(
+        self, state: MixtureState, handle: MixtureHandle, key: jax.Array | None = None, progress: Scalar = 0.0
+    ) -> Sample:
+        """Return the sample of given starts in any order, each of the buffer that it is in; see `ReplayBuffer.read`."""
+        check_shape("read", "handle.source", handle.source, jnp.shape(handle.position))
+        keys = [None] * len(self.buffers) if key is None else jax.random.split(unrolled(key), len(self.buffers))
+        samples = [
+            buffer.read(part, self._of_source(handle, source), keys[source], progress)
+            for source, (buffer, part) in enumerate(self._pairs(state))
+        ]
+
+        def choose(*leaves: jax.Array) -> jax.Array:
+            source = handle.source.reshape(-1, *[1] * (leaves[0].ndim - 1))
+            return functools.reduce(
+                lambda old, new: jnp.where(source == new[0], new[1], old), enumerate(leaves), leaves[0]
+            )
+
+        chosen = jax.tree.map(choose, *samples)
+        return chosen._replace(handle=MixtureHandle(handle.source, *chosen.handle))
+
+    def _of_source(self, handle: MixtureHandle, source: int) -> Handle:
+        """Return handles of one buffer, which are stale where another one is meant."""
+        return Handle(handle.env, jnp.where(handle.source == source, handle.position, -1))
+
     def counts(self, batch_size: int) -> list[int]:
         """Return how many samples of a batch each buffer gives."""
         ratios = self.ratios or (1,) * len(self.buffers)
@@ -118,8 +142,7 @@ class Mixture(struct.PyTreeNode):
         check_shape("update_priorities", "handle.source", handle.source, jnp.shape(handle.position))
 
         def update(buffer: ReplayBuffer, part: ReplayState, source: int) -> ReplayState:
-            position = jnp.where(handle.source == source, handle.position, -1)  # -1 is never live
-            return buffer.update_priorities(part, Handle(handle.env, position), priorities, mask)
+            return buffer.update_priorities(part, self._of_source(handle, source), priorities, mask)
 
         return MixtureState(tuple(map(update, self.buffers, state.parts, range(len(self.buffers)))))
 
@@ -136,10 +159,10 @@ class Mixture(struct.PyTreeNode):
         self._require_part("clear", part)
         return self._with_part(state, part, self.buffers[part].clear(state.parts[part], env_ids))
 
-    def mark_break(self, state: MixtureState, part: int = 0) -> MixtureState:
-        """Close all open episodes of the buffer number `part`; see `ReplayBuffer.mark_break`."""
+    def mark_break(self, state: MixtureState, part: int = 0, env_ids: jax.Array | None = None) -> MixtureState:
+        """Close all open episodes (of `env_ids` only) of the buffer number `part`; see `ReplayBuffer.mark_break`."""
         self._require_part("mark_break", part)
-        return self._with_part(state, part, self.buffers[part].mark_break(state.parts[part]))
+        return self._with_part(state, part, self.buffers[part].mark_break(state.parts[part], env_ids))
 
     def age(self, state: MixtureState, handle: MixtureHandle) -> jax.Array:
         """Return how many rows were written after the named ones, each in its own buffer."""

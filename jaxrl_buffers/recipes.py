@@ -133,15 +133,16 @@ def sequences(
     burn_in: int = 0,
     period: int = 1,
     gamma: Scalar = 0.99,
+    within_episode: bool = False,
     sampler: Sampler = Uniform(),
     lockstep: bool = True,
 ) -> ReplayBuffer:
-    """Return a buffer of sequences, for recurrent agents.
+    """Return a buffer of sequences, for recurrent agents; see `Sequence`.
 
     Example:
         >>> buffer = sequences(1_000, num_envs=16, sequence_length=20, burn_in=10, period=10)
     """
-    view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma)
+    view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma, within_episode=within_episode)
     return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, lockstep=lockstep)
 
 

@@ -13,19 +13,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental import checkify
 
 from jaxrl_buffers import episodes, handles, starts, statistics
+from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import (
     check_chunk,
     check_env_ids,
     check_fields,
+    check_handle,
     check_shape,
     field_at,
     require_integer,
     row_structure,
 )
 from jaxrl_buffers.marking import mark, mark_oldest
+from jaxrl_buffers.parts import any_says
 from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.storage import Frames, frames, ring
@@ -99,7 +101,14 @@ class ReplayBuffer(struct.PyTreeNode):
             raise ValueError(
                 f"ReplayBuffer(length={self.length}): the ring's length must be a multiple of the view's period, "
                 f"{self.view.stride}, so that sequences start at the same rows in every round; "
-                f"{-(-self.length // self.view.stride) * self.view.stride} would do."
+                f"{_multiple(self.length, self.view.stride)} would do."
+            )
+        needed = self.view.lookahead + self.lookback + self.view.stride
+        if needed > self.length:
+            raise ValueError(
+                f"ReplayBuffer(length={self.length}): a full ring would have no start of {self.view!r} at times, for "
+                f"one in {self.view.stride} rows is a start and needs {needed - self.view.stride} others; "
+                f"make the ring {_multiple(needed, self.view.stride)} rows long, or shorten the view or its period."
             )
 
     @property
@@ -115,8 +124,8 @@ class ReplayBuffer(struct.PyTreeNode):
         storage = ring.init(self._kept(structure), *shape, self.lockstep)
         if self.frames is not None:
             storage = storage._replace(frames=self.frames.init(structure, shape))
-        if self.keep_episodes or self.returns is not None or episodes.are_needed(self.view, self.sampler):
-            storage = storage._replace(episodes=episodes.init(structure, shape, self.returns))
+        if self.keep_episodes or self.returns is not None or any_says("needs_episodes", self.view, self.sampler):
+            storage = storage._replace(episodes=episodes.init(structure, shape, self.returns, self.view))
         return ReplayState(storage, self.sampler.init(shape))
 
     def add(
@@ -166,13 +175,11 @@ class ReplayBuffer(struct.PyTreeNode):
             rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
             written = ring.write(storage, self._kept(chunk))
         else:
-            ordered = jnp.sort(env)
-            checkify.debug_check(jnp.all(ordered[1:] != ordered[:-1]), "add() got an environment twice in `env_ids`")
             rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
             written = ring.write_at(storage, rows._replace(data=self._kept(rows.data)))
         if self.frames is not None:
             written = self.frames.record(storage, written, rows)
-        written = episodes.record(storage, written, rows, self.returns)
+        written = episodes.record(storage, written, rows, self.returns, self.view)
         if priorities is not None:
             not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
             priorities = jnp.concatenate([not_given, priorities])
@@ -201,13 +208,44 @@ class ReplayBuffer(struct.PyTreeNode):
         key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
         window = starts.legal_window(state.storage, self.view)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
-        checkify.debug_check(jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
+        check(lambda: jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
         return self.assemble(state, draw, key_view)
+
+    def read(self, state: ReplayState, handle: Handle, key: jax.Array | None = None, progress: Scalar = 0.0) -> Sample:
+        """Return the sample of given starts, as if `sample` had drawn them; consumes `key`.
+
+        Handles that are stale, or of rows which are no legal starts, have mask False and weight 0. Where a start is
+        legal but the sampler cannot draw it at present, such as one too old for `Recent`, only the weight is 0.
+
+        Args:
+            state: the buffer's state.
+            handle: from `Sample.handle`, `[B]`, or made by hand.
+            key: a PRNG key; needed only by views that are random, such as `Hindsight`.
+            progress: as in `sample`.
+        """
+        check_handle("read", handle)
+        if key is None and self.view.is_random:
+            raise ValueError(f"read() needs a `key`, because {type(self.view).__name__} is random; pass one.")
+        return self._read(state, handle, unrolled(jax.random.key(0) if key is None else key), progress)
+
+    @jax.jit
+    def _read(self, state: ReplayState, handle: Handle, key: jax.Array, progress: Scalar) -> Sample:
+        window = starts.legal_window(state.storage, self.view)
+        slots, live = handles.locate(state.storage, handle)
+        slots = jnp.where(live, slots, 0)
+        legal = live & starts.is_legal_slot(state.storage, window, slots)
+        draw = self.sampler.measure(state.sampler, state.storage, slots, window, progress)
+        draw = draw._replace(mass=jnp.where(legal, draw.mass, 0))
+        return self._assembled(state, slots, legal, jnp.where(draw.mass > 0, self.sampler.weights(draw), 0), key)
 
     def assemble(self, state: ReplayState, draw: Draw, key: jax.Array) -> Sample:
         """Turn a draw into a sample; consumes `key`."""
-        valid = draw.mass > 0
-        slots = jnp.where(valid, draw.slots, 0)
+        return self._assembled(state, draw.slots, draw.mass > 0, self.sampler.weights(draw), key)
+
+    def _assembled(
+        self, state: ReplayState, slots: jax.Array, valid: jax.Array, weights: jax.Array, key: jax.Array
+    ) -> Sample:
+        slots = jnp.where(valid, slots, 0)
         reader = self._reader(state.storage)
         batch = _masked(self.view(reader, slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
@@ -215,7 +253,7 @@ class ReplayBuffer(struct.PyTreeNode):
             valid &= _is_whole(reader, slots, self.view.span)
         elif batch.mask.ndim == 1:
             valid = batch.mask
-        return Sample(batch, handle, jnp.where(valid, self.sampler.weights(draw), 0))
+        return Sample(batch, handle, jnp.where(valid, weights, 0))
 
     def _kept(self, rows: PyTree) -> PyTree:
         """Return what the ring itself holds of rows."""
@@ -245,9 +283,7 @@ class ReplayBuffer(struct.PyTreeNode):
             mask: with `[B, L]`, the entries that count, such as `sample.batch.mask`.
         """
         priorities = jnp.asarray(priorities)
-        batch = jnp.shape(handle.position)[:1]
-        check_shape("update_priorities", "handle.position", handle.position, batch or (1,))
-        check_shape("update_priorities", "handle.env", handle.env, batch)
+        batch = check_handle("update_priorities", handle)
         check_shape("update_priorities", "priorities", priorities, batch, (*batch, *priorities.shape[1:2]))
         if mask is not None:
             if priorities.ndim == 1:
@@ -262,8 +298,16 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @jax.jit
     def reprioritize(self, state: ReplayState) -> ReplayState:
-        """Apply a changed `alpha` or `epsilon` to every stored priority, in `O(T N)`."""
-        return state._replace(sampler=self.sampler.reprioritize(state.sampler))
+        """Apply a changed `alpha` or `epsilon`, or a replaced view, to every stored priority, in `O(T N)`.
+
+        Which rows a sampler with priorities can draw is settled when they are added. If the view is replaced later,
+        what is no start for the new one is never read, but comes back with mask False and weight 0; and what is a start
+        only for the new one is not drawn. This puts both right.
+        """
+        length, num_envs = ring.shape(state.storage)
+        slots = jnp.arange(length * num_envs, dtype=jnp.int32)
+        legal = starts.is_legal_slot(state.storage, starts.legal_window(state.storage, self.view), slots)
+        return state._replace(sampler=self.sampler.reprioritize(state.sampler, legal))
 
     def observe(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
         """Tell the sampler how well the agent does, such as the mean return of the episodes that ended lately."""
@@ -346,7 +390,7 @@ class ReplayBuffer(struct.PyTreeNode):
         """
         slots, live = handles.locate(state.storage, handle)
         values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
-        checkify.debug_check(jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
+        check(lambda: jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
         return values, live & is_whole
 
     @functools.partial(jax.jit, static_argnames="name")
@@ -360,13 +404,21 @@ class ReplayBuffer(struct.PyTreeNode):
             raise ValueError("episode() asks the episode index, which this buffer has none; pass `keep_episodes=True`.")
         return episodes.describe(state.storage, handle)
 
-    @jax.jit
-    def mark_break(self, state: ReplayState) -> ReplayState:
-        """Close all open episodes, so that rows added from now on never count as their continuation.
+    def mark_break(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
+        """Close all open episodes (of `env_ids` only), so that rows added from now on never continue them.
 
         The newest row of each environment becomes truncated. For a run that resumes with environments begun anew.
         """
-        return state._replace(storage=episodes.mark_break(frames.mark_break(state.storage), self.returns))
+        num_envs = ring.shape(state.storage)[1]
+        where = jnp.ones(num_envs, bool)
+        if env_ids is not None:
+            env = check_env_ids(env_ids, num_envs)
+            where = jnp.zeros(num_envs, bool).at[jnp.where(env < 0, num_envs, env)].set(True, mode="drop")
+        return self._mark_break(state, where)
+
+    @jax.jit
+    def _mark_break(self, state: ReplayState, where: jax.Array) -> ReplayState:
+        return state._replace(storage=episodes.mark_break(frames.mark_break(state.storage, where), self.returns, where))
 
 
 def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:
@@ -378,6 +430,11 @@ def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:
         )
     num_envs = ring.shape(storage)[1]
     return jnp.arange(num_envs, dtype=jnp.int32) if env_ids is None else check_env_ids(env_ids, num_envs)
+
+
+def _multiple(number: int, of: int) -> int:
+    """Return the least multiple that is not below a number."""
+    return -(-number // of) * of
 
 
 def _set_size(storage: Ring, env: jax.Array, change: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -187,7 +187,10 @@ def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
     stratum = np.arange(uniforms.shape[0], dtype=np.float32)
     # Rounding must not carry a draw over into the next stratum.
     last_inside = np.nextafter(stratum + 1, np.float32(0))
-    return jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0]
+    places = jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0]
+    # It also keeps XLA from dividing the mass, which the places are multiplied by, into parts that may be too small
+    # for a float32: all draws would then be the first leaf.
+    return jnp.minimum(places, np.nextafter(np.float32(1), np.float32(0)))
 
 
 def num_levels(tree: SegmentTree) -> int:

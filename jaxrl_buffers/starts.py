@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import episodes, fits
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import View, Window
@@ -17,7 +18,15 @@ def legal_window(storage: Ring, view: View) -> Window:
         # Starts stand at positions that are multiples of the stride; so is the modulus of positions.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
-    return Window(newest, storage.size - lookback(storage, view), view.stride)
+    fit = view.lookahead if fits.are_needed(view) else 0
+    if fit and not (
+        isinstance(storage.episodes, episodes.EpisodeIndex) and isinstance(storage.episodes.fits, fits.Fits)
+    ):
+        raise ValueError(
+            f"{view!r} asks for starts that fit into one episode, which were not counted in this state; make it, with "
+            "init(), by a buffer whose view has `within_episode=True`."
+        )
+    return Window(newest, storage.size - lookback(storage, view), view.stride, fit)
 
 
 def lookback(storage: Ring, view: View) -> int:
@@ -47,38 +56,45 @@ def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
     return (begin + base).reshape(-1), (end + base).reshape(-1)
 
 
-def is_legal(window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
+def is_legal(storage: Ring, window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
     """Tell which ages are legal starts."""
     newest, oldest = ring.of_env(window.newest, env), ring.of_env(window.oldest, env)
-    inside = (age >= newest) & (age < oldest)
-    return inside & ((age - newest) % window.stride == 0) if window.stride > 1 else inside
+    legal = (age >= newest) & (age < oldest)
+    if window.stride > 1:
+        legal &= (age - newest) % window.stride == 0
+    if window.fit:
+        row = ring.row_of_age(storage, jnp.clip(age, 0, ring.shape(storage)[0] - 1), env)
+        legal &= age - episodes.of_rows(storage, row, env).end >= window.fit
+    return legal
 
 
 def is_legal_slot(storage: Ring, window: Window, slots: jax.Array) -> jax.Array:
     """Tell which slots hold legal starts."""
     row, env = ring.unravel(storage, slots)
-    return is_legal(window, ring.age_of_row(storage, row, env), env)
+    return is_legal(storage, window, ring.age_of_row(storage, row, env), env)
 
 
-def count_by_env(window: Window) -> jax.Array:
-    """Count the starts of an environment (of each one, with per-environment cursors)."""
+def count_by_env(storage: Ring, window: Window) -> jax.Array:
+    """Count the starts of an environment (of each one, unless all have the same)."""
+    if window.fit:
+        return fits.count_by_env(storage, window)
     return jnp.maximum(-((window.newest - window.oldest) // window.stride), 0)
 
 
 def count_of_every_env(storage: Ring, window: Window) -> jax.Array:
     """Count the starts of each environment: `int32[N]`."""
-    return jnp.broadcast_to(count_by_env(window), ring.shape(storage)[1:])
+    return jnp.broadcast_to(count_by_env(storage, window), ring.shape(storage)[1:])
 
 
 def count(storage: Ring, window: Window) -> jax.Array:
     """Count all starts."""
-    counts = count_by_env(window)
+    counts = count_by_env(storage, window)
     return jnp.sum(counts, dtype=jnp.int32) if counts.ndim else counts * ring.shape(storage)[1]
 
 
 def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Array:
     """Return the slot of each start in `0..count-1`; meaningless but inside the storage for other numbers."""
-    counts = count_by_env(window)
+    counts = count_by_env(storage, window)
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
     else:
@@ -95,6 +111,9 @@ def number_by_env(counts: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.
 
 def slot_in_env(storage: Ring, window: Window, number: jax.Array, env: jax.Array) -> jax.Array:
     """Return the slot of the start with the given number within its environment."""
-    age = ring.of_env(window.newest, env) + number * window.stride
+    if window.fit:
+        age = fits.age_of_number(storage, window, number, env)
+    else:
+        age = ring.of_env(window.newest, env) + number * window.stride
     age = jnp.clip(age, 0, ring.shape(storage)[0] - 1)
     return ring.slot(storage, ring.row_of_age(storage, age, env), env)

@@ -37,7 +37,7 @@ def measure(sampler: Sampler, view: View, sampler_state: PyTree, storage: Ring, 
     row, env = ring.unravel(storage, slots)
     age = ring.age_of_row(storage, row, env)
     mass = sampler.measure(sampler_state, storage, slots, window, progress).mass
-    return Starts(age, starts.is_legal(window, age, env), mass)
+    return Starts(age, starts.is_legal(storage, window, age, env), mass)
 
 
 @jax.jit

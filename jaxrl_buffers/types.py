@@ -77,7 +77,7 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The legal starts by age: `newest, newest + stride, ...` below `oldest`.
+    """The legal starts by age: `newest, newest + stride, ...` below `oldest`, as far as they fit into their episodes.
 
     Scalars in lock-step, `[N]` with per-environment cursors.
     """
@@ -85,6 +85,7 @@ class Window(NamedTuple):
     newest: jax.Array  # int32[] or [N]
     oldest: jax.Array  # int32[] or [N]
     stride: int = 1
+    fit: int = 0  # how many rows of its own episode must follow a start
     is_narrowed: bool = False  # older legal starts may exist outside
 
 
@@ -142,8 +143,11 @@ class Sampler(Protocol):
         """
         ...
 
-    def reprioritize(self, state: PyTree) -> PyTree:
-        """Apply the present hyper-parameters to every stored priority. Identity if stateless."""
+    def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
+        """Apply the present hyper-parameters to every stored priority; `legal[T * N]` are starts, and no others.
+
+        Identity if stateless.
+        """
         ...
 
     def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
@@ -153,7 +157,10 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class View(Protocol):
-    """Decides what drawn starts mean."""
+    """Decides what drawn starts mean.
+
+    One whose samples must lie in one episode says so by `within_episode = True`; then it also asks the episode index.
+    """
 
     @property
     def lookahead(self) -> int:

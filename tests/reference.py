@@ -95,14 +95,21 @@ class ReferenceRing:
         return rows
 
 
-def legal_starts(ring: ReferenceRing, lookahead: int = 0, lookback: int = 0, period: int = 1) -> list[Start]:
-    """Returns the sorted starts with `lookahead` newer and `lookback` older live rows, at multiples of `period`."""
+def legal_starts(
+    ring: ReferenceRing, lookahead: int = 0, lookback: int = 0, period: int = 1, within_episode: bool = False
+) -> list[Start]:
+    """Returns the sorted starts with `lookahead` newer and `lookback` older live rows, at multiples of `period`.
+
+    With `within_episode`, all those newer rows are of the episode of the start.
+    """
     starts = []
     for env in range(ring.num_envs):
         head, size = ring.heads()[env], ring.sizes()[env]
         for position, _ in ring.in_order(env):
             age = head - 1 - position
             if age >= lookahead and age + lookback < size and position % period == 0:
+                if within_episode and any(ring.was_end(env, position + j) for j in range(lookahead)):
+                    continue
                 starts.append((env, position))
     return starts
 
@@ -166,11 +173,10 @@ def _stack(values: list[Any]) -> Any:
 class ReferencePriorities:
     """One raw priority and one leaf, (raw + epsilon)**alpha, for every legal start of a ring."""
 
-    def __init__(self, ring: ReferenceRing, alpha: float, epsilon: float, initial: float,
-                 lookahead: int = 0, lookback: int = 0, period: int = 1) -> None:  # fmt: skip
+    def __init__(self, ring: ReferenceRing, alpha: float, epsilon: float, initial: float, *reach: int) -> None:
         self.ring = ring
         self.alpha, self.epsilon, self.initial = float(alpha), float(epsilon), float(initial)
-        self._reach = (lookahead, lookback, period)
+        self._reach = reach  # as `legal_starts` takes it
         self.raw: dict[Start, float] = {}
         self.leaves: dict[Start, float] = {}
 

@@ -21,7 +21,7 @@ class ReferenceBuffer:
         self.buffer, view = buffer, buffer.view
         self.ring = ReferenceRing(buffer.length, buffer.num_envs)
         lookback = view.lookback + (0 if buffer.frames is None else buffer.frames.stack - 1)
-        self.limits = (view.lookahead, lookback, view.stride)
+        self.limits = (view.lookahead, lookback, view.stride, getattr(view, "within_episode", False))
         self.priorities: ReferencePriorities | None = None
         if isinstance(sampler := main_sampler(buffer.sampler), jb.Prioritized):
             self.priorities = ReferencePriorities(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from reference import ReferenceRing, Start
 
 import jaxrl_buffers as jb
 
-Limits = tuple[int, int, int]  # lookahead, lookback, period
+Limits = tuple[int, int, int, bool]  # lookahead, lookback, period, within one episode
 
 
 def recent_rows(num_rows: int, num_envs: int, eta: float, c_min: float, progress: float) -> int:
@@ -31,13 +32,15 @@ def window(sampler, ring: ReferenceRing, starts: list[Start], limits: Limits, pr
         if not of_env:
             continue
         oldest = ring.sizes()[env] - limits[1]
+        # The newest age at which the stride allows a start, whether or not that fits into its episode.
+        newest = next(age for age in itertools.count(limits[0]) if (ring.heads()[env] - 1 - age) % limits[2] == 0)
         if isinstance(sampler, jb.Recent):
-            rows = recent_rows(oldest - min(of_env), ring.num_envs, sampler.eta, sampler.c_min, progress)
+            rows = recent_rows(oldest - newest, ring.num_envs, sampler.eta, sampler.c_min, progress)
         else:
             rows = math.ceil(sampler.num_starts) * limits[2]
             if not math.ceil(sampler.num_starts) < sampler.max_share * len(starts) / ring.num_envs:
                 rows = 0
-        kept += [(env, ring.heads()[env] - 1 - age) for age in of_env if age < min(of_env) + rows]
+        kept += [(env, ring.heads()[env] - 1 - age) for age in of_env if age < newest + rows]
     return kept
 
 

@@ -31,6 +31,18 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
     "prioritized_sequences": lambda length, num_envs: jb.sequences(
         length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(stratified=False, weighting="batch")
     ),
+    "within_episode": lambda length, num_envs: jb.sequences(
+        length, num_envs, sequence_length=3, within_episode=True, sampler=jb.Uniform("stratified")
+    ),
+    "prioritized_within_episode": lambda length, num_envs: jb.sequences(
+        length,
+        num_envs,
+        sequence_length=2,
+        period=2,
+        within_episode=True,
+        sampler=jb.Prioritized(weighting="alf"),
+        lockstep=False,
+    ),
     "prioritized_per_env": lambda length, num_envs: jb.ReplayBuffer(
         jb.Prioritized(weighting="alf"), jb.NStep(n=2), length=length, num_envs=num_envs, lockstep=False
     ),

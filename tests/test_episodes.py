@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import chex
 import helpers
 import jax
 import jax.numpy as jnp
@@ -312,6 +313,30 @@ def test_a_break_ends_what_was_going_on():
     plain = jb.ReplayBuffer(view=jb.Sequence(2), length=4)
     with pytest.raises(ValueError, match="no field 'truncated'"):
         plain.mark_break(plain.init({"x": np.float32(0)}))
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_break_of_some_environments_leaves_the_others_alone(lockstep):
+    """Of three open episodes, that of environment 1 is closed; which becomes a return only there."""
+    returns = jb.EpisodicReturns(gamma=1.0, bootstrap="extras.logp", default=-9.0)
+    buffer = jb.ReplayBuffer(length=8, num_envs=3, lockstep=lockstep, returns=returns)
+    state = buffer.init(helpers.EXAMPLE)
+    chunk = helpers.stack([[helpers.transition(k, 1.0) for _ in range(3)] for k in range(2)])
+    state = helpers.add(buffer, state, chunk)
+    mark_break = jax.jit(jb.ReplayBuffer.mark_break)
+    broken = mark_break(buffer, state, jnp.array([1, -1, 3]))  # unknown ones are ignored
+    chex.assert_trees_all_equal(broken, buffer.mark_break(state, np.array([1])))
+    assert broken.storage.data.truncated[:2].tolist() == [[False] * 3, [False, True, False]]
+    after = helpers.add(buffer, broken, chunk)
+    assert [described(buffer, after, env).begin.tolist() for env in range(3)] == [[0] * 4, [0, 0, 2, 2], [0] * 4]
+    sample, _ = every_slot(buffer, after)
+    slots = zip(np.asarray(sample.handle.env), np.asarray(sample.handle.position), strict=True)
+    recorded = {slot: float(one) for slot, one in zip(slots, sample.batch.extras["episodic_return"], strict=True)}
+    assert recorded[1, 0] != -9
+    assert all(one == -9 for slot, one in recorded.items() if slot[0] != 1)
+    with pytest.raises(ValueError, match="must lie between 0 and 2"):
+        buffer.mark_break(state, np.array([3]))
+    chex.assert_trees_all_equal(mark_break(buffer, state, jnp.arange(3)), mark_break(buffer, state))
 
 
 @pytest.mark.parametrize(

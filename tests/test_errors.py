@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EXAMPLE, number_buffer, scalars, stack, transition
-from jax.experimental import checkify
 
 import jaxrl_buffers as jb
 
@@ -106,6 +105,10 @@ def test_unknown_environments_under_jit_are_ignored():
         (lambda: jb.sequences(4, sequence_length=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.sequences(10, sequence_length=4, period=4), r"multiple of the view's period, 4.*12 would do"),
         (lambda: jb.sequences(3, sequence_length=2, period=4), r"multiple of the view's period, 4.*4 would do"),
+        (
+            lambda: jb.sequences(15, sequence_length=13, period=5),
+            r"length=15\): a full ring would have no start of .* at times.* one in 5 rows .* needs 12 others.* 20 rows",
+        ),
         (lambda: jb.n_step(4, n=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.Prioritized(alpha="0.6"), r"alpha=0\.6\): `alpha` must be a number"),
         (lambda: jb.Prioritized(alpha=np.float32(-0.5)), r"alpha=-0\.5"),
@@ -161,24 +164,3 @@ def test_row_9_unknown_parameters_are_refused_with_the_known_names():
         jb.with_parameters(buffer, {"sampler.betta": 1.0})
     with pytest.raises(ValueError, match="no parameter 'length'"):  # a shape, not a hyper-parameter
         jb.with_parameters(buffer, {"length": 8})
-
-
-def test_checkify_turns_misuse_into_errors():
-    buffer, state = number_buffer(4, sampler=jb.Prioritized())
-    sample = checkify.checkify(jax.jit(lambda state: buffer.sample(state, jax.random.key(0), 2)))
-    assert "found no start to draw" in sample(state)[0].get()
-    state = buffer.add(state, scalars([0, 1]))
-    error, drawn = sample(state)
-    assert error.get() is None
-    update = checkify.checkify(jax.jit(buffer.update_priorities))
-    assert "negative or not finite" in update(state, drawn.handle, jnp.array([1.0, jnp.nan]))[0].get()
-    stale = jb.Handle(jnp.array([0, 0]), jnp.array([-1, 3]))
-    assert update(state, stale, jnp.array([jnp.nan, 1.0]))[0].get() is None
-    parts, parts_state = number_buffer(4, 2, lockstep=False)
-    add = checkify.checkify(jax.jit(lambda s, ids: parts.add(s, scalars([0], 2), env_ids=ids)))
-    assert "environment twice" in add(parts_state, jnp.array([1, 1]))[0].get()
-    assert add(parts_state, jnp.array([1, 0]))[0].get() is None
-    transitions = jb.uniform(4)
-    read = checkify.checkify(jax.jit(lambda s, h: transitions.get_field(s, "action", h)))
-    empty = transitions.init(EXAMPLE)
-    assert "not stored" in read(empty, jb.Handle(jnp.array([0]), jnp.array([0])))[0].get()

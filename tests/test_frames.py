@@ -131,9 +131,10 @@ def follow(view, lockstep, axis, padding, num_finals, num_adds=20):
         states = [helpers.add(each, state, helpers.stack(rows), mask=mask)
                   for each, state in zip((buffer, naive), states, strict=True)]  # fmt: skip
         if count % 6 == 5:
-            states = [each.mark_break(state) for each, state in zip((buffer, naive), states, strict=True)]
-            for env, environment in enumerate(environments):
-                environment.reset()
+            broken = rng.permutation(NUM_ENVS)[: int(rng.integers(1, NUM_ENVS + 1))].astype(np.int32)
+            states = [each.mark_break(state, broken) for each, state in zip((buffer, naive), states, strict=True)]
+            for env in broken:
+                environments[env].reset()
                 if history.ended[env]:
                     history.ended[env][-1] = True
         if count % 8 == 7:

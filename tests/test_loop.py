@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import leaves, rewards_chunk
 from test_in_place import compiled_as_usual, whole_array_operations
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, MPO, SAC, Plan, Torso, environments, loop, train
+from algorithms.types import StepInfo
 
 ENV = environments.make("CartPole-v1")
 AGENT = DDQN(ENV.action_space, Torso((8,)), learning_rate=1e-2)
@@ -152,6 +154,29 @@ def test_keys_are_never_reused():
         )
     with pytest.raises(jax.errors.KeyReuseError), jax.debug_key_reuse(True):
         jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key)).trace(jax.random.key(0))
+
+
+class Errors:
+    """Learns nothing; its errors are 2 where the mask of a sequence is True, and 100 elsewhere."""
+
+    num_passes = 1
+
+    def gradients(self, state, sample, key, pass_index):
+        return (), StepInfo(jnp.where(sample.batch.mask, 2.0, 100.0), {})
+
+    def apply(self, state, grads):
+        return state
+
+
+def test_what_is_masked_in_a_sequence_gives_it_no_priority():
+    """Neither the burn-in nor what follows an end counts."""
+    sampler = jb.Prioritized(alpha=1.0, epsilon=0.0, eta=0.5)
+    buffer = jb.sequences(6, sequence_length=4, burn_in=1, sampler=sampler)
+    chunk = rewards_chunk(np.zeros(6), terminated=[0, 0, 0, 1, 0, 0])
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    step = jax.jit(lambda state, *keys: loop.train_step(Errors(), buffer, (), state, *keys, batch_size=16))
+    _, state, _ = step(state, *jax.random.split(jax.random.key(0)))
+    assert leaves(state).tolist() == [2, 2, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize("num_seeds", [None, 2])

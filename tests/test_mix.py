@@ -67,6 +67,43 @@ def test_too_large_a_share_of_recent_data_is_left_to_the_main_sampler():
     assert helpers.sample(buffer, buffer.init(jnp.float32(0)), jax.random.key(0), batch_size=64).weights.sum() == 0
 
 
+def many_positions(buffer, state, batch_size):
+    """Return the environments and positions `[20, B]` of twenty batches."""
+    keys = jax.random.split(jax.random.key(0), 20)
+    handle = jax.jit(jax.vmap(lambda key: buffer.sample(state, key, batch_size).handle))(keys)
+    return np.asarray(handle.env), np.asarray(handle.position)
+
+
+@pytest.mark.parametrize("method", ["distinct", "stratified"])
+def test_the_main_sampler_draws_the_whole_batch_at_once_where_it_stands_in(method):
+    """Six rows, of which the newest four are too many: a batch of six holds each of them, whatever the key."""
+    recipe = jb.guarantee_recent(16, ratio=0.5, num_starts=4, sampler=jb.Uniform(method))
+    buffer = recipe.replace(view=jb.Sequence(1))
+    state = helpers.add(buffer, buffer.init(jnp.float32(0)), scalars(range(6)))
+    _, positions = many_positions(buffer, state, 6)
+    np.testing.assert_array_equal(np.sort(positions), [[*range(6)]] * 20)
+
+
+def test_balance_is_kept_where_the_main_sampler_stands_in():
+    recipe = jb.guarantee_recent(16, 3, ratio=0.5, num_starts=4, sampler=jb.Uniform(balanced=True))
+    buffer = recipe.replace(view=jb.Sequence(1))
+    state = helpers.add(buffer, buffer.init(jnp.float32(0)), scalars(range(6), 3))
+    envs, _ = many_positions(buffer, state, 8)
+    counts = np.stack([(envs == env).sum(axis=1) for env in range(3)])
+    assert set(np.ravel(counts)) == {2, 3}
+
+
+def test_the_main_sampler_stands_in_for_one_of_several():
+    """The second of two has nothing: its share and the rest are one draw of seven distinct rows out of nine."""
+    others = (jb.Newest(2.0), jb.Newest(2.0, max_share=0.1))
+    buffer, state = number_buffer(10, sampler=jb.Mix(jb.Uniform("distinct"), others, (0.3, 0.3)))
+    state = helpers.add(buffer, state, scalars(range(9)))
+    _, positions = many_positions(buffer, state, 10)
+    assert (positions[:, :3] >= 7).all()
+    assert all(len(set(batch)) == 7 for batch in positions[:, 3:].tolist())
+    assert_frequencies(np.bincount(np.ravel(positions[:, 3:]), minlength=9), np.ones(9))
+
+
 def test_row_66_prioritized_draws_mix_with_recent_ones():
     """Every start is drawn and weighted by its probability under the whole mixture."""
     buffer, state = prioritized_mix(beta=0.5)

@@ -21,6 +21,8 @@ CASES = {  # name: (length, num_envs)
     "prioritized_n_step": (5, 2),
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
+    "within_episode": (7, 2),
+    "prioritized_within_episode": (6, 3),
     "mix": (5, 3),
     "episodic": (5, 2),
     "hindsight": (7, 2),

@@ -40,6 +40,18 @@ def test_row_18_priorities_are_raised_to_alpha():
     np.testing.assert_allclose(helpers.leaves(state), [1.56074], rtol=1e-5)
 
 
+@pytest.mark.parametrize("sampler", [jb.Prioritized(**RAW), jb.Recent(jb.Prioritized(**RAW), c_min=100.0)])
+@pytest.mark.parametrize("batch_size", [2, 60])
+def test_rows_whose_priorities_are_all_zero_are_drawn_alike(sampler, batch_size):
+    """Equal parts of so small a mass would be too small for a float32."""
+    buffer, state = number_buffer(6, sampler=sampler)
+    state = helpers.add(buffer, state, scalars(range(6)), priorities=jnp.zeros((6, 1)))
+    keys = jax.random.split(jax.random.key(0), 600 // batch_size)
+    sample = jax.jit(jax.vmap(lambda key: buffer.sample(state, key, batch_size)))(keys)
+    helpers.assert_frequencies(np.bincount(np.ravel(sample.batch).astype(int), minlength=6), np.ones(6))
+    np.testing.assert_allclose(sample.weights, 1, rtol=1e-6)
+
+
 @pytest.mark.parametrize("weighting", ["buffer", "batch"])
 def test_row_19_weights(weighting):
     buffer, state = with_priorities([1, 2, 3, 4], beta=0.5, weighting=weighting, **RAW)

@@ -47,6 +47,19 @@ def test_a_threshold_equal_to_the_total_finds_the_last_nonzero_leaf():
     assert host.find(tree, summarize(tree).total[None]).tolist() == [8]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_threshold_equal_to_a_prefix_sum_finds_the_leaf_behind_it(size):
+    """Whole numbers are summed up exactly, so that every threshold below is one that a prefix sum reaches or misses."""
+    values = np.random.default_rng(size).integers(0, 3, size).astype(np.float32)
+    values[size // 2] = 1
+    tree, reference = segment_tree.from_leaves(jnp.asarray(values)), ReferenceSegmentTree(size)
+    reference.write(range(size), values)
+    thresholds = np.arange(values.sum() + 1, dtype=np.float32)
+    expected = [reference.find(float(threshold)) for threshold in thresholds]
+    assert find(tree, thresholds).tolist() == expected
+    assert find_between(tree, 0, size, thresholds).tolist() == expected
+
+
 def test_a_tree_of_zeros_finds_nothing():
     tree = segment_tree.init(10)
     assert find(tree, jnp.zeros(1)).tolist() == [-1]
@@ -203,6 +216,17 @@ def test_stratified_draws_hit_every_stratum_once():
     assert np.abs(np.asarray(drawn) - np.arange(1000)).max() <= 1
     halves, _, _ = draw(segment_tree.from_leaves(jnp.array([3.0, 1.0])), jax.random.key(0), batch_size=1000)
     assert np.bincount(halves).tolist() == [750, 250]
+
+
+@pytest.mark.usefixtures("optimized_code")
+@pytest.mark.parametrize("size", [5, 700])
+def test_the_smallest_masses_are_drawn_as_any_other(size):
+    """To scale all leaves changes no draw, down to the smallest positive number."""
+    values = np.random.default_rng(0).integers(1, 4, size).astype(np.float32)
+    tiny = segment_tree.from_leaves(values * np.finfo(np.float32).tiny)
+    one = draw(segment_tree.from_leaves(values), jax.random.key(0), batch_size=64)[0]
+    assert draw(tiny, jax.random.key(0), batch_size=64)[0].tolist() == one.tolist()
+    assert len(set(one.tolist())) >= 5
 
 
 def test_vmapped_trees_equal_a_loop_over_trees():

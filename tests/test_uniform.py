@@ -130,6 +130,17 @@ def test_row_52_starts_of_sequences():
         assert env[: batch_size // 8 * 8].tolist() == list(range(8)) * (batch_size // 8)
 
 
+def test_balanced_draws_on_the_host_need_a_start_in_every_environment():
+    buffer, state = number_buffer(4, 3, sampler=jb.Recent(jb.Uniform(balanced=True)), lockstep=False)
+    state = helpers.add(buffer, state, scalars([0], 2), env_ids=np.array([0, 2]))
+    with pytest.raises(ValueError, match=r"every environment alike, but \[1\] hold no legal start; add rows to them"):
+        host.sample(buffer, state, jax.random.key(0), 2)
+    unbalanced = buffer.replace(sampler=jb.Uniform())
+    assert (host.sample(unbalanced, state, jax.random.key(0), 2).handle.env != 1).all()
+    state = helpers.add(buffer, state, scalars([0], 1), env_ids=np.array([1]))
+    assert host.sample(buffer, state, jax.random.key(0), 3).handle.env.tolist() == [0, 1, 2]
+
+
 def test_row_53_as_many_strata_as_starts_draw_each_once():
     buffer, state = filled(10, 13, num_envs=3, sampler=jb.Uniform("stratified"))
     env, position, _ = drawn_starts(buffer, state, 50, 30)

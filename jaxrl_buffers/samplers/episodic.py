@@ -68,7 +68,7 @@ class Episodic(struct.PyTreeNode):
         """Return a draw of the given slots, from so many episodes."""
         row, env = ring.unravel(storage, slots)
         span = episodes.of_rows(storage, row, env)
-        valid = (count > 0) & starts.is_legal(window, ring.age_of_row(storage, row, env), env)
+        valid = (count > 0) & starts.is_legal(storage, window, ring.age_of_row(storage, row, env), env)
         if self.whole:
             valid &= span.begin_is_stored & span.is_ended
         _, num_steps = _steps(span, window, env)
@@ -83,6 +83,11 @@ class Episodic(struct.PyTreeNode):
             raise ValueError(
                 f"Episodic(): some episodes have no start when only every {window.stride}-th row is one; "
                 "use a view of period 1."
+            )
+        if window.fit:
+            raise ValueError(
+                f"Episodic(): episodes of fewer than {window.fit + 1} rows have no start when samples must lie within "
+                "one; use a view without `within_episode`, whose mask is False behind the end of an episode."
             )
         length, num_envs = ring.shape(storage)
         first, counts = episodes.between(storage, window.newest, window.oldest)
@@ -105,7 +110,7 @@ class Episodic(struct.PyTreeNode):
         """Do nothing."""
         return state
 
-    def reprioritize(self, state: tuple[()]) -> tuple[()]:
+    def reprioritize(self, state: tuple[()], legal: jax.Array) -> tuple[()]:
         """Do nothing."""
         return state
 

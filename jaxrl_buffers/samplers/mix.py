@@ -5,10 +5,13 @@ P(i) = sum_c share_c P_c(i)
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl_buffers import shares
@@ -28,7 +31,8 @@ class MixState(NamedTuple):
 class Mix(struct.PyTreeNode):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
-    Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one. Weights
+    Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one, which
+    then draws more at once: so its own promises, such as drawing no start twice, hold for all that it draws. Weights
     are formed as the main sampler forms them, but from the probability of a start under the whole mixture, whichever
     sampler it came from. With `weighting="buffer"` the largest weight is a bound, not always reached: the least
     probability of any start is taken to be the sum of the least ones of all samplers that draw from everything.
@@ -72,22 +76,26 @@ class Mix(struct.PyTreeNode):
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
         *counts, rest = shares.split(batch_size, self.ratios)
-        keys = iter(jax.random.split(key, 2 * len(counts) + 1))
+        numbers = [number for number, count in enumerate(counts) if count]
+        cases = [*itertools.product((False, True), repeat=len(numbers))]
+        keys = iter(jax.random.split(key, len(numbers) + len(cases)))
 
         def drawn(sampler: Sampler, state: PyTree, count: int) -> Draw:
             return sampler.draw(state, storage, next(keys), count, window, progress)
 
-        parts = []
-        for other, other_state, count in zip(self.others, state.others, counts, strict=True):
-            if count:
-                own, stand_in = drawn(other, other_state, count), drawn(self.sampler, state.sampler, count)
-                has_any = own.total > 0
-                slots = jnp.where(has_any, own.slots, stand_in.slots)
-                parts += [(slots, jnp.where(has_any, own.mass, stand_in.mass))]
-        if rest:
-            last = drawn(self.sampler, state.sampler, rest)
-            parts += [(last.slots, last.mass)]
-        slots, mass = (jnp.concatenate(part) for part in zip(*parts, strict=True))
+        parts = [drawn(self.others[number], state.others[number], counts[number]) for number in numbers]
+        nothing = jnp.zeros(rest, jnp.int32), jnp.zeros(rest, jnp.float32)
+        slots, mass = (jnp.concatenate(part) for part in zip(*(part[:2] for part in parts), nothing, strict=True))
+        # How many are left to the main sampler is known at run time only, but it must draw them in one go: else it
+        # could draw a start twice where it never does, or spread its draws unevenly over the environments.
+        for is_empty in cases:
+            is_main = np.repeat([*is_empty, True], [*(counts[number] for number in numbers), rest])
+            if is_main.any():
+                main = drawn(self.sampler, state.sampler, int(is_main.sum()))
+                is_case = [(part.total > 0) != empty for part, empty in zip(parts, is_empty, strict=True)]
+                taken = functools.reduce(jnp.logical_and, is_case, jnp.asarray(is_main))
+                place = np.maximum(np.cumsum(is_main) - 1, 0)
+                slots, mass = jnp.where(taken, main.slots[place], slots), jnp.where(taken, main.mass[place], mass)
         mixture = self._mixture(state, storage, slots, window, progress, [*counts, rest])
         mass = jnp.where(mass > 0, mixture.mass, 0)
         # Samplers that draw from different sets of starts may have missed the least probability of all.
@@ -129,9 +137,9 @@ class Mix(struct.PyTreeNode):
         """Tell all samplers."""
         return self._each(state, lambda sampler, state: sampler.update(state, slots, priorities, live, mask))
 
-    def reprioritize(self, state: MixState) -> MixState:
+    def reprioritize(self, state: MixState, legal: jax.Array) -> MixState:
         """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.reprioritize(state))
+        return self._each(state, lambda sampler, state: sampler.reprioritize(state, legal))
 
     def observe(self, state: MixState, mean_return: Scalar) -> MixState:
         """Tell all samplers."""

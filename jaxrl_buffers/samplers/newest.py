@@ -75,9 +75,9 @@ class Newest(struct.PyTreeNode):
         """Pass on to the sampler inside."""
         return self.sampler.update(state, slots, priorities, live, mask)
 
-    def reprioritize(self, state: PyTree) -> PyTree:
+    def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
         """Pass on to the sampler inside."""
-        return self.sampler.reprioritize(state)
+        return self.sampler.reprioritize(state, legal)
 
     def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
         """Pass on to the sampler inside."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental import checkify
 
 from jaxrl_buffers import segment_ranges, segment_tree, starts
+from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import require_choice, require_number
 from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import SegmentTree
@@ -92,7 +92,7 @@ class Prioritized(struct.PyTreeNode):
     def draw(
         self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
-        """Draw `batch_size` starts; consumes `key`. The leaves already say which starts are legal."""
+        """Draw `batch_size` starts; consumes `key`."""
         if window.is_narrowed:
             ranges = starts.slot_ranges(storage, window)
             slots, mass, summary = segment_ranges.draw(state.tree, key, batch_size, *ranges, self.stratified)
@@ -101,6 +101,8 @@ class Prioritized(struct.PyTreeNode):
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
         # is not ordered behind all reads.
         mass = jnp.where(summary.least < jnp.inf, mass, 0)
+        # The leaves say which starts were legal for the view that rows were added under; it may have been replaced.
+        mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         count = starts.count(storage, window)
         return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
 
@@ -109,8 +111,8 @@ class Prioritized(struct.PyTreeNode):
     ) -> Draw:
         """Return what `draw` would tell of given slots."""
         mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
+        mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         if window.is_narrowed:
-            mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
             summary = segment_ranges.reduce(state.tree, *starts.slot_ranges(storage, window))
         return Draw(slots, mass, summary.least, summary.total, starts.count(storage, window))
 
@@ -137,16 +139,14 @@ class Prioritized(struct.PyTreeNode):
         if priorities.ndim == 2:
             priorities = self._sequence_priority(priorities, mask)
         valid = _is_priority(priorities)
-        checkify.debug_check(
-            jnp.all(valid | ~live), "update_priorities() got priorities that are negative or not finite"
-        )
+        check(lambda: jnp.all(valid | ~live), "update_priorities() got priorities that are negative or not finite")
         leaf = self._leaf(jnp.where(valid, priorities, 0), state)
         is_start = segment_tree.read(state.tree, slots) > 0
         return _set(state, slots, leaf, priorities, live & valid & is_start)
 
-    def reprioritize(self, state: PrioritizedState) -> PrioritizedState:
-        """Recompute every leaf from its priority with the present `alpha` and `epsilon`, in `O(T N)`."""
-        leaves = jnp.where(state.tree.leaves[: state.raw.shape[0]] > 0, self._leaf(state.raw, state), 0)
+    def reprioritize(self, state: PrioritizedState, legal: jax.Array) -> PrioritizedState:
+        """Recompute the leaves of legal starts from their priorities with the present `alpha` and `epsilon`."""
+        leaves = jnp.where(legal, self._leaf(state.raw, state), 0)
         return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
 
     def observe(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:

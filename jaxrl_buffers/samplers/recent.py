@@ -130,9 +130,9 @@ class Recent(struct.PyTreeNode):
         """Pass on to the sampler inside."""
         return state._replace(sampler=self.sampler.update(state.sampler, slots, priorities, live, mask))
 
-    def reprioritize(self, state: RecentState) -> RecentState:
+    def reprioritize(self, state: RecentState, legal: jax.Array) -> RecentState:
         """Pass on to the sampler inside."""
-        return state._replace(sampler=self.sampler.reprioritize(state.sampler))
+        return state._replace(sampler=self.sampler.reprioritize(state.sampler, legal))
 
     def observe(self, state: RecentState, mean_return: Scalar) -> RecentState:
         """Take note of the newest mean return, if adaptive."""

@@ -62,6 +62,8 @@ class Uniform(struct.PyTreeNode):
             size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
             number, valid = _NUMBERS[self.method](key, _everything(batch_size), size)
             slots = starts.slot_of_number(storage, window, jnp.where(valid, number, 0))
+        if window.fit:  # counted for the view that rows were added under, which may have been replaced since
+            valid &= starts.is_legal_slot(storage, window, slots)
         return self._told(storage, window, slots, valid)
 
     def measure(
@@ -92,7 +94,7 @@ class Uniform(struct.PyTreeNode):
         """Do nothing."""
         return state
 
-    def reprioritize(self, state: tuple[()]) -> tuple[()]:
+    def reprioritize(self, state: tuple[()], legal: jax.Array) -> tuple[()]:
         """Do nothing."""
         return state
 

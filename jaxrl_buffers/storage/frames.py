@@ -251,14 +251,14 @@ def has_field(storage: Ring, name: str, row: jax.Array, env: jax.Array) -> jax.A
     return (has_stack if name.split(".")[0] == "obs" else is_complete)(storage, row, env)
 
 
-def mark_break(storage: Ring) -> Ring:
-    """Let the frame behind the newest row of every open episode be a final one."""
+def mark_break(storage: Ring, where: jax.Array) -> Ring:
+    """Let the frame behind the newest row of every open episode be a final one, in the environments `where[N]`."""
     store = storage.frames
     if not isinstance(store, FrameStore):
         return storage
     (length, num_envs), num_finals = ring.shape(storage), _num_finals(storage)
     env = jnp.arange(num_envs, dtype=jnp.int32)
-    is_open = store.next_steps > 0
+    is_open = where & (store.next_steps > 0)
     place = jnp.where(is_open, length + store.next_final % num_finals, length + num_finals + 1)[None]
     row = jnp.where(is_open, ring.row_of_age(storage, jnp.zeros_like(env), env), length)[None]
     images = _write(store.images, [place], env, [jax.tree.map(lambda leaf: leaf[-1:], store.images)])
@@ -266,7 +266,7 @@ def mark_break(storage: Ring) -> Ring:
         frames=store.replace(
             images=images,
             final=_write(store.final, [row], env, [store.next_final[None]]),
-            next_steps=jnp.zeros_like(store.next_steps),
+            next_steps=jnp.where(where, 0, store.next_steps),
             next_final=ring.wrap(store.next_final + is_open, _modulus(num_finals)),
         )
     )

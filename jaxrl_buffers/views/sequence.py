@@ -27,6 +27,9 @@ class Sequence(struct.PyTreeNode):
         burn_in: first rows without loss, for refreshing a recurrent state.
         period: sequences start at every `period`-th row; the ring's length must be a multiple of it.
         gamma: the discount of one step.
+        within_episode: start sequences only where they fit into one episode, so that none holds rows of two. Shorter
+            episodes are then never drawn, nor are the last `length - 1` rows of others, other than as a part of a
+            sequence. Samplers that draw from recent rows still count all rows.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -37,6 +40,7 @@ class Sequence(struct.PyTreeNode):
     burn_in: int = struct.field(pytree_node=False, default=0)
     period: int = struct.field(pytree_node=False, default=1)
     gamma: Scalar = 0.99
+    within_episode: bool = struct.field(pytree_node=False, default=False)
 
     def __post_init__(self):
         require_integer("Sequence", "length", self.length, 1)
@@ -50,9 +54,17 @@ class Sequence(struct.PyTreeNode):
             )
 
     lookback = 0
-    needs_episodes = False
     is_random = False
-    fields = ()
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether the episode index is asked."""
+        return self.within_episode
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The named fields that stored rows must have."""
+        return ("terminated", "truncated") if self.within_episode else ()
 
     @property
     def lookahead(self) -> int:
