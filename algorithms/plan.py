@@ -6,8 +6,9 @@ import dataclasses
 
 import jax
 
+from algorithms import faults
 from jaxrl_buffers import Mixture, ReplayBuffer
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers.checks import require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
 
@@ -32,6 +33,9 @@ class Plan:
         mini_batch_size: samples of one update.
         test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only.
         num_test_episodes: complete episodes of one evaluation.
+        on_nan: what to do about numbers that are not finite, which are always counted: `warn` and go on; `skip`, that
+            is go on, but leave the agent as it is by updates with such gradients; or `stop`, which ends a run in a
+            folder at its last finite checkpoint.
 
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
@@ -46,6 +50,7 @@ class Plan:
     mini_batch_size: int = 64
     test_every: int = 5_000
     num_test_episodes: int = 5
+    on_nan: str = "warn"
 
     def __post_init__(self):
         for name in ("total_steps", "num_envs", "update_every", "num_updates", "mini_batch_size"):
@@ -53,6 +58,7 @@ class Plan:
         require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
         require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1)
+        require_choice("Plan", "on_nan", self.on_nan, faults.POLICIES)
         _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
         _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
         if self.test_every:
@@ -77,6 +83,11 @@ class Plan:
     def iterations_per_test(self) -> int:
         """Iterations between two evaluations."""
         return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
+
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether updates with gradients that are not finite change nothing."""
+        return self.on_nan == "skip"
 
     @property
     def num_minibatches(self) -> int:

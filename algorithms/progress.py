@@ -50,3 +50,7 @@ class ProgressBar:
             if not self._console.is_terminal:
                 print(f"{report.steps:>12,} steps  {shown['speed']:>8} steps/s  return {shown['score']}", flush=True)
         self._progress.update(self._task, completed=report.steps, total=report.total_steps, **shown)
+
+    def tell(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

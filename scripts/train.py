@@ -6,6 +6,9 @@
 
 The two names come first, or are in the file.
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
+
+Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, or are in its agent or its result;
+128 + N stopped by signal N.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 import os
 import shlex
 import signal
@@ -34,10 +38,12 @@ try:
     from algorithms.progress import ProgressBar
     from algorithms.run_folder import RunFolder
     from algorithms.settings import Settings, options_of
+    from algorithms.watch import NotFinite
 finally:
     signal.signal(signal.SIGINT, _before)
 
 NAMES = ("algorithm", "environment")
+NOT_FINITE = 3  # the exit code
 HELP = {
     "algorithm": f"One of {', '.join(ALGORITHMS)}.",
     "environment": "A name that gymnax knows, such as CartPole-v1.",
@@ -180,7 +186,12 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
     title = f"{settings.algorithm} on {settings.environment}"
     with ProgressBar(title) as bar:
         try:
-            result = train(run.Options(bar.update, command.checkpoint_seconds, command.final_episodes))
+            kept = command.checkpoint_seconds, command.final_episodes
+            result = train(run.Options(bar.update, *kept, on_notice=lambda line: bar.tell(f"train.py: {line}")))
+        except NotFinite as stop:
+            bar.close()
+            print(f"train.py: {stop}; {folder}", file=sys.stderr)
+            return NOT_FINITE
         except run.Interrupted as stop:
             bar.close()
             print(f"{stop}; continue with: python scripts/train.py --resume {folder}")
@@ -195,6 +206,11 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
         f"{result['episodes']} episodes each) after {result['steps']:,} steps at "
         f"{result['steps_per_second']:,.0f} steps/s; {folder}"
     )
+    num_nonfinite = result["nonfinite_numbers"]
+    if num_nonfinite or not all(map(math.isfinite, seeds)):
+        what = f"{num_nonfinite:,} numbers of the agent" if num_nonfinite else "returns"
+        print(f"train.py: the result is not to be used: {what} are not finite.", file=sys.stderr)
+        return NOT_FINITE
     return 0
 
 
