@@ -159,7 +159,13 @@ def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Environment:
 
 
 def wrap(env: Any, params: PyTree = None, name: str | None = None) -> Environment:
-    """Return a gymnax environment that is not registered, ready for training."""
+    """Return a gymnax environment that is not registered, ready for training.
+
+    Its `terminated` must leave out the time limit, which is what `truncated` is for: behind a time limit there would
+    have been more to come, and agents learn how much. A step with both flags counts as terminated, so that nothing
+    follows. Runs warn if that is so of every episode that meets its limit; let `terminated` be true of what ends the
+    task alone, as gymnax does, which finds `truncated` by `is_truncated(state, params)`.
+    """
     params = env.default_params if params is None else params
     name = str(env.name) if name is None else name
     return Environment(env, params, name, _action_space(env.action_space(params), name))

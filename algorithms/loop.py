@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms import on_policy
+from algorithms import faults, on_policy
 from algorithms.environments import Environment, EnvironmentState, Finished
 from algorithms.evaluation import evaluate
 from algorithms.metrics import Scalars, Sums
@@ -65,8 +65,8 @@ def train(
     """Train from scratch, or with what `buffer_state` already holds, such as offline data; consumes `key`.
 
     Returns:
-        The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means since the one
-        before, the number of environment `steps`, and `returns` of shape `[E, num_test_episodes]`.
+        The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means and the counts of
+        faults since the one before, the number of environment `steps`, and `returns` `[E, num_test_episodes]`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -115,7 +115,7 @@ def init(
     state = TrainState(agent_state, buffer_state, collector, key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
     if not isinstance(buffer, Rollout) and plan.start_steps:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup)
-    return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
+    return state._replace(sums=state.sums.renamed(_metric_names(state, agent, buffer, env, plan)))
 
 
 def run(
@@ -128,7 +128,8 @@ def run(
         agent_state, buffer_state, metrics = _learn(
             agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
         )
-        sums = state.sums.add(metrics, finished)
+        step = plan.start_steps + (state.iteration + 1) * plan.update_every
+        sums = state.sums.add(step, chunk, finished, metrics)
         return TrainState(agent_state, buffer_state, collector, state.key, state.iteration + 1, sums), None
 
     # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
@@ -198,26 +199,37 @@ def train_step(
     key_gradients: jax.Array,
     batch_size: int,
     progress: Scalar = 0.0,
+    skips_nonfinite: bool = False,
 ) -> tuple[Any, PyTree, Metrics]:
-    """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys."""
+    """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys.
+
+    With `skips_nonfinite` a batch with gradients that are not finite, in any pass, leaves the agent's state exactly as
+    it was, with all that it counts. Samples whose error is not finite get the priority 0, so that they soon are rare.
+    """
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
-    metrics = {}
+    after, metrics, found = agent_state, {}, []
     for index in range(agent.num_passes):
         key = jax.random.clone(key_gradients) if index else key_gradients
-        grads, info = agent.gradients(agent_state, sample, key, index)
+        grads, info = agent.gradients(after, sample, key, index)
         if index == 0:
             mask = sample.batch.mask if info.priorities.ndim == 2 else None  # of sequences
-            buffer_state = buffer.update_priorities(buffer_state, sample.handle, info.priorities, mask)
+            told = info.priorities
+            told = jnp.where(jnp.isfinite(told), told, 0) if skips_nonfinite else told
+            buffer_state = buffer.update_priorities(buffer_state, sample.handle, told, mask)
             metrics = _sample_metrics(buffer, buffer_state, sample, info.priorities)
-        agent_state = agent.apply(agent_state, grads)
+        after = agent.apply(after, grads)
         metrics |= info.metrics
-    return agent_state, buffer_state, metrics
+        found.append(faults.of_update(grads, info.metrics))
+    counts = jax.tree.map(lambda *passes: sum(passes), *found)
+    if skips_nonfinite:
+        after, counts = faults.skip(agent_state, after, counts)
+    return after, buffer_state, metrics | counts
 
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
-    """Return the means since the last reading, and the state from which the next ones begin."""
+    """Return means and counts since the last reading, and the state from which the next ones begin."""
     steps = plan.start_steps + state.iteration * plan.update_every
-    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.means()}
+    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
 
 
 def _learn(
@@ -234,23 +246,28 @@ def _learn(
     if isinstance(buffer, Rollout):
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
         # Behind the updates, which need the policy as it was when it acted.
-        return agent.observe(agent_state, chunk), buffer_state, metrics
+        return _observe(agent, agent_state, chunk, plan), buffer_state, metrics
 
     def update(learner: Any, inputs: Any) -> tuple[Any, Scalars]:
         key_sample, key_gradients, progress = inputs
         agent_state, buffer_state = learner
         keys_step = key_sample, key_gradients
         agent_state, buffer_state, metrics = train_step(
-            agent, buffer, agent_state, buffer_state, *keys_step, batch_size=plan.mini_batch_size, progress=progress
+            agent, buffer, agent_state, buffer_state, *keys_step, plan.mini_batch_size, progress, plan.skips_nonfinite
         )
         return (agent_state, buffer_state), Scalars.of(metrics)
 
     progress = jnp.arange(plan.num_updates, dtype=jnp.float32) / plan.num_updates
-    agent_state = agent.observe(agent_state, chunk)
+    agent_state = _observe(agent, agent_state, chunk, plan)
     buffer_state = buffer.add(buffer_state, chunk)
     learner = agent_state, buffer.observe(buffer_state, _mean_return(finished))
     learner, metrics = jax.lax.scan(update, learner, (keys.sample, keys.gradients, progress))
     return *learner, metrics
+
+
+def _observe(agent: Agent, agent_state: Any, chunk: Transition, plan: Plan) -> Any:
+    after = agent.observe(agent_state, chunk)
+    return faults.skip_observing(agent_state, after, chunk) if plan.skips_nonfinite else after
 
 
 def _warm_up(
@@ -258,15 +275,17 @@ def _warm_up(
 ) -> TrainState:
     """Collect `start_steps` with random actions; consumes `key`."""
 
-    def step(state: TrainState, keys: Any) -> tuple[TrainState, None]:
+    def step(state: TrainState, inputs: Any) -> tuple[TrainState, None]:
+        number, *keys = inputs
         collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=True)
-        learner = agent.observe(state.agent, chunk), buffer.add(state.buffer, chunk)
-        return TrainState(*learner, collector, *state[3:]), None
+        learner = _observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
+        sums = state.sums.add((number + 1) * plan.num_envs, chunk)
+        return TrainState(*learner, collector, state.key, state.iteration, sums), None
 
     num_rows = plan.start_steps // plan.num_envs
     key_act, key_step = jax.random.split(key)
     keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
-    return jax.lax.scan(step, state, keys)[0]
+    return jax.lax.scan(step, state, (jnp.arange(num_rows, dtype=jnp.int32), *keys))[0]
 
 
 def _metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> tuple[str, ...]:

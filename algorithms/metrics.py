@@ -1,27 +1,22 @@
-"""Sums of scalars over a training run, read out as means between chunks."""
+"""Sums of scalars over a training run, read out as means and counts between chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algorithms import faults
 from algorithms.environments import Finished
 from algorithms.types import Metrics
+from jaxrl_buffers.types import Transition
 
 # What updates that leave the policy as it is know nothing of: agents with such updates tell which by `moves_policy`.
 OF_POLICY = ("loss_pi", "grad_norm_pi")
-
-
-class EpisodeSums(NamedTuple):
-    """Statistics of finished episodes."""
-
-    num_episodes: jax.Array  # float32[]
-    total_return: jax.Array  # float32[]
-    total_length: jax.Array  # float32[]
+# What is summed up besides what updates report.
+_BEFORE = ("num_updates", "episodes", "episode_return", "episode_length", *faults.OF_ROWS)
 
 
 class Scalars(struct.PyTreeNode):
@@ -34,43 +29,70 @@ class Scalars(struct.PyTreeNode):
     def of(cls, metrics: Metrics) -> Scalars:
         """Return scalars by name as a vector, in the order of the names."""
         names = tuple(sorted(metrics))
-        return cls(names, jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]))
+        # Not stacked: a concatenation of many scalars is not fused with what they are made of.
+        place, values = jnp.arange(len(names)), jnp.zeros(len(names), jnp.float32)
+        for index, name in enumerate(names):
+            values = jnp.where(place == index, jnp.asarray(metrics[name], jnp.float32), values)
+        return cls(names, values)
 
 
 class Sums(struct.PyTreeNode):
     """What has been summed up since the last reading."""
 
-    names: tuple[str, ...] = struct.field(pytree_node=False)
-    updates: jax.Array  # float32[M], sums over updates
-    num_updates: jax.Array  # float32[]
-    episodes: jax.Array  # float32[3], an EpisodeSums
+    names: tuple[str, ...] = struct.field(pytree_node=False)  # of what updates report
+    totals: jax.Array  # float32[8 + M], of _BEFORE and of the names
+    first_steps: jax.Array  # int32[7], at which each of faults.NAMES was first seen; 0 if it was not
 
     @classmethod
     def zero(cls, names: Sequence[str]) -> Sums:
         """Return empty sums."""
+        zeros = jnp.zeros(len(_BEFORE) + len(names), jnp.float32)
+        return cls(tuple(names), zeros, jnp.zeros(len(faults.NAMES), jnp.int32))
+
+    def add(
+        self, step: jax.Array, chunk: Transition, finished: Finished | None = None, updates: Scalars | None = None
+    ) -> Sums:
+        """Add what happened up to a step.
+
+        Args:
+            step: the number of steps.
+            chunk: rows `[K, N, ...]`, in which faults are counted.
+            finished: episodes `[K, N]` that may have ended; None if they do not count.
+            updates: metrics of `U` updates; None if there were none.
+        """
+        episodes = [jnp.zeros_like(chunk.reward)] * 3 if finished is None else finished
+        rows = jnp.stack([leaf.astype(jnp.float32) for leaf in (*episodes, *faults.of_rows(chunk))])
+        values = jnp.zeros((0, len(self.names)), jnp.float32) if updates is None else updates.values
+        num_updates = jnp.full(1, values.shape[0], jnp.float32)
+        added = jnp.concatenate([num_updates, jnp.sum(rows, axis=(1, 2)), jnp.sum(values, axis=0)])
+        counts = self._by_name(added)
+        found = jnp.stack([counts.get(name, jnp.zeros((), jnp.float32)) for name in faults.NAMES])
+        is_first = (found > 0) & (self.first_steps == 0)
+        return Sums(self.names, self.totals + added, jnp.where(is_first, step, self.first_steps))
+
+    def renamed(self, names: Sequence[str]) -> Sums:
+        """Return the same sums, and empty ones for what updates report by these names."""
         zeros = jnp.zeros(len(names), jnp.float32)
-        return cls(tuple(names), zeros, jnp.zeros((), jnp.float32), jnp.zeros(3, jnp.float32))
+        return Sums(tuple(names), jnp.concatenate([self.totals[: len(_BEFORE)], zeros]), self.first_steps)
 
-    def add(self, updates: Scalars, finished: Finished) -> Sums:
-        """Add metrics of `U` updates, and episodes `[K, N]` that may have ended."""
-        episodes = jnp.stack([jnp.sum(leaf, dtype=jnp.float32) for leaf in finished])
-        return self.replace(
-            updates=self.updates + jnp.sum(updates.values, axis=0),
-            num_updates=self.num_updates + updates.values.shape[0],
-            episodes=self.episodes + episodes,
-        )
-
-    def means(self) -> Metrics:
-        """Return every mean by name; NaN where nothing was summed up."""
-        sums = dict(zip(self.names, self.updates, strict=True))
-        policy_updates = sums.get("moves_policy", self.num_updates)
+    def read(self) -> Metrics:
+        """Return by name every mean, NaN where nothing was summed up, and every count."""
+        totals = self._by_name(self.totals)
+        counts = {name: totals[name] for name in ("episodes", *faults.NAMES) if name in totals}
+        policy_updates = totals.get("moves_policy", totals["num_updates"])
         means = {
-            name: total / (policy_updates if name in OF_POLICY else self.num_updates) for name, total in sums.items()
+            name: totals[name] / (policy_updates if name in OF_POLICY else totals["num_updates"]) for name in self.names
         }
-        episodes = EpisodeSums(*self.episodes)
         return {
             **means,
-            "episodes": episodes.num_episodes,
-            "episode_return": episodes.total_return / episodes.num_episodes,
-            "episode_length": episodes.total_length / episodes.num_episodes,
+            **counts,
+            "episode_return": totals["episode_return"] / totals["episodes"],
+            "episode_length": totals["episode_length"] / totals["episodes"],
         }
+
+    def total(self, name: str) -> jax.Array:
+        """Return a count `[...]`, also of the sums of many seeds."""
+        return self.totals[..., (*_BEFORE, *self.names).index(name)]
+
+    def _by_name(self, totals: jax.Array) -> Metrics:
+        return dict(zip((*_BEFORE, *self.names), totals, strict=True))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from algorithms import faults
 from algorithms.metrics import Scalars
 from algorithms.plan import Plan
 from algorithms.types import Agent
@@ -43,7 +44,10 @@ def learn(
         handle: Any = ()  # nothing goes back to a rollout
         sample = Sample(minibatch, handle, weights=minibatch.mask.astype(jnp.float32))
         grads, info = agent.gradients(state, sample, jax.random.fold_in(key_gradients, number), 0)
-        return (agent.apply(state, grads), number + 1), Scalars.of(info.metrics)
+        after, counts = agent.apply(state, grads), faults.of_update(grads, info.metrics)
+        if plan.skips_nonfinite:
+            after, counts = faults.skip(state, after, counts)
+        return (after, number + 1), Scalars.of(info.metrics | counts)
 
     (agent_state, _), metrics = scan_minibatches(
         update,

@@ -7,8 +7,9 @@ import dataclasses
 
 import jax
 
+from algorithms import faults
 from jaxrl_buffers import Mixture, ReplayBuffer
-from jaxrl_buffers.checks import INT32_LIMIT, require_integer
+from jaxrl_buffers.checks import INT32_LIMIT, require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
 MAX_EPISODES = 1_000_000  # that are played side by side
@@ -43,6 +44,9 @@ class Plan:
         mini_batch_size: samples of one update.
         test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only.
         num_test_episodes: complete episodes of one evaluation.
+        on_nan: what to do about numbers that are not finite, which are always counted: `warn` and go on; `skip`, that
+            is go on, but leave the agent as it is by updates with such gradients; or `stop`, which ends a run in a
+            folder at its last finite checkpoint.
 
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
@@ -60,6 +64,7 @@ class Plan:
     mini_batch_size: int = Suggested(64)
     test_every: int = Suggested(5_000)
     num_test_episodes: int = 5
+    on_nan: str = "warn"
 
     def __post_init__(self):
         for name in ("total_steps", "num_envs", "update_every", "num_updates", "mini_batch_size"):
@@ -67,6 +72,7 @@ class Plan:
         require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
         require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1, MAX_EPISODES)
+        require_choice("Plan", "on_nan", self.on_nan, faults.POLICIES)
         self._follow()
         _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
         _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
@@ -166,6 +172,11 @@ class Plan:
     def iterations_per_test(self) -> int:
         """Iterations between two evaluations."""
         return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
+
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether updates with gradients that are not finite change nothing."""
+        return self.on_nan == "skip"
 
     @property
     def num_minibatches(self) -> int:

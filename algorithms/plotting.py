@@ -24,9 +24,12 @@ def mean_and_band(values: np.ndarray, confidence: float = 0.95, num_resamples: i
 
 
 def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.PathLike[str]) -> None:
-    """Draw the returns of the evaluations in a run's metrics, mean and 95 % confidence band over seeds, as a PNG."""
+    """Draw the returns of the evaluations in a run's metrics, mean and 95 % confidence band over seeds, as a PNG.
+
+    Returns that are not finite, which metrics hold as null, leave gaps.
+    """
     steps = np.array([line["steps"] for line in metrics])
-    returns = np.array([np.mean(line["returns"], axis=1) for line in metrics])
+    returns = np.array([np.mean(np.array(line["returns"], np.float64), axis=1) for line in metrics])
     mean, low, high = mean_and_band(returns)
     num_seeds = returns.shape[1]
     figure, axes = _picture()

@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from algorithms.plan import MAX_EPISODES, Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
+from algorithms.watch import Watch, num_nonfinite
 from jaxrl_buffers import ReplayBuffer, config
 from jaxrl_buffers.checks import require_integer, require_number
 from jaxrl_buffers.types import PyTree
@@ -51,6 +53,10 @@ class Report(NamedTuple):
     metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
 
 
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
 class Options(NamedTuple):
     """What does not change the outcome.
 
@@ -62,12 +68,14 @@ class Options(NamedTuple):
         final_episodes: episodes of the last, deterministic evaluation of every seed. None for what the run was started
             with, and 100 for a new one.
         on_signal: called with the number of every signal that asks to stop, at once and from another thread.
+        on_notice: called with a line for people, such as when a first number is not finite; a warning by default.
     """
 
     on_chunk: Callable[[Report], None] = lambda report: None
     checkpoint_seconds: float | None = None
     final_episodes: int | None = None
     on_signal: Callable[[int], None] | None = None
+    on_notice: Callable[[str], None] = _warn
 
 
 class Kept(NamedTuple):
@@ -111,6 +119,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
     """
     kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
@@ -119,7 +128,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
         programs = _compile(settings)
         jax.eval_shape(programs.init)  # refuses bad settings before anything is written
         run_folder.create(settings, kept._asdict())
-        return _train(settings, run_folder, programs, None, _Progress(), options.on_chunk, kept, signals)
+        return _train(settings, run_folder, programs, None, _Progress(), options, kept, signals)
 
 
 def resume(
@@ -137,6 +146,7 @@ def resume(
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
     """
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
@@ -145,16 +155,16 @@ def resume(
     with StopSignals(options.on_signal) as signals:
         programs = _compile(settings)
         like = jax.eval_shape(programs.init)
-        state, progress = run_folder.restore(like) if run_folder.has_checkpoint else (None, {})
+        state, progress = run_folder.restore(like, furthest=True) if run_folder.has_checkpoint else (None, {})
         progress = _Progress(**progress)
         run_folder.keep_metrics(progress.num_tests)
         if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
             state = programs.begin_anew(state)
-        return _train(settings, run_folder, programs, state, progress, options.on_chunk, kept, signals)
+        return _train(settings, run_folder, programs, state, progress, options, kept, signals)
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
-    """Return the state in the checkpoint of a run: leaves `[S, ...]`, also of one seed."""
+    """Return the state in the checkpoint of a run, the last finite one: leaves `[S, ...]`, also of one seed."""
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
     state, _ = run_folder.restore(jax.eval_shape(_compile(settings).init))
@@ -167,16 +177,17 @@ def _train(
     programs: _Programs,
     state: TrainState | None,  # None to begin from scratch
     progress: _Progress,
-    on_chunk: Callable[[Report], None],
+    options: Options,
     kept: Kept,
     signals: StopSignals,
 ) -> dict[str, Any]:
     plan = settings.plan
+    watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(folder, plan))
 
     def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
         speed = _summary(settings, progress)["steps_per_second"]
         try:
-            on_chunk(Report(phase, progress.steps(plan), plan.total_steps, speed, metrics))
+            options.on_chunk(Report(phase, progress.steps(plan), plan.total_steps, speed, metrics))
         except BrokenPipeError:
             signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
 
@@ -185,18 +196,22 @@ def _train(
         if signals.received:
             raise Interrupted(signals.received, 0)
         state = programs.init()
+    watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
     saved = -math.inf  # the first save is due at once
     while True:
         is_done = progress.iteration >= plan.num_iterations
         stop = signals.received  # one that comes during the save is obeyed after the next chunk
         if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
-            folder.save(state, settings, progress._asdict())
+            is_finite = num_nonfinite(state.agent) == 0
+            folder.save(state, settings, progress._asdict(), is_finite)
+            if not is_finite:
+                watch.saved_nonfinite()
             saved = time.monotonic()
         if stop:
             raise Interrupted(stop, progress.steps(plan))
         if is_done:
             break
-        state, progress, metrics = _advance(settings, programs, state, progress)
+        state, progress, metrics = _advance(settings, programs, state, progress, watch)
         if metrics is not None:
             folder.append({**_summary(settings, progress), **metrics})
         tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
@@ -209,6 +224,7 @@ def _train(
         "return_of_seeds": np.mean(returns, axis=1).tolist(),
         "mean_length": float(np.mean(lengths)),
         "episodes": kept.final_episodes,
+        "nonfinite_numbers": num_nonfinite(state.agent),
     }
     for success in _success(settings, returns, lengths).values():
         result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
@@ -216,8 +232,13 @@ def _train(
     return result
 
 
+def _kept_steps(folder: RunFolder, plan: Plan) -> int | None:
+    iteration = folder.finite_iteration()
+    return None if iteration is None else _Progress(iteration).steps(plan)
+
+
 def _advance(
-    settings: Settings, programs: _Programs, state: TrainState, progress: _Progress
+    settings: Settings, programs: _Programs, state: TrainState, progress: _Progress, watch: Watch
 ) -> tuple[TrainState, _Progress, dict[str, np.ndarray] | None]:
     """Run one chunk, and the evaluation behind it if one is due."""
     plan = settings.plan
@@ -227,7 +248,9 @@ def _advance(
     state = jax.block_until_ready(compiled(state))
     seconds = progress.seconds + time.monotonic() - begun
     iteration, num_tests, metrics = progress.iteration + chunk, progress.num_tests, None
-    if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
+    is_test = iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations
+    watch.look(state.sums, is_read=is_test)
+    if is_test:
         state, means = programs.read_metrics(state)
         returns, lengths = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
         metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}

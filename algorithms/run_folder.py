@@ -3,7 +3,9 @@
 config.json     the resolved settings
 options.json    what does not change the outcome, and a resumed run keeps
 metrics.jsonl   one line an evaluation
-checkpoint/     the whole state, restored bit for bit
+checkpoint/     the whole state, restored bit for bit; the agent in it is finite
+checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
+                if this one is removed
 result.json     the last evaluation
 curve.png       returns over steps, mean and confidence band over seeds
 priorities.png  how likely the stored starts are drawn, and
@@ -83,25 +85,43 @@ class RunFolder:
         except ValueError as error:
             raise ValueError(f"{self._options} does not hold the options of a run: {error}") from None
 
-    def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any]) -> None:
-        """Write a checkpoint of the state, with what the host must know to go on."""
-        checkpoint.save(self._checkpoint, state, metadata={**progress, "settings": settings.to_dict()})
+    def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any], is_finite: bool = True) -> None:
+        """Write a checkpoint of the state, with what the host must know to go on.
+
+        A state whose agent is not finite goes elsewhere, so that the last one that was finite stays.
+        """
+        where = self._checkpoint if is_finite else self._nonfinite_checkpoint
+        checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether the run was saved at least once."""
-        return any(self._checkpoint.glob("step_*"))
+        return any(_is_saved(path) for path in (self._checkpoint, self._nonfinite_checkpoint))
 
-    def restore(self, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """Return the state and the progress of the checkpoint, which must be one of the settings in the folder."""
+    def restore(self, like: PyTree, furthest: bool = False) -> tuple[PyTree, dict[str, Any]]:
+        """Return the state and the progress of the checkpoint, which must be one of the settings in the folder.
+
+        Args:
+            like: shapes and dtypes of the state.
+            furthest: take the last state even if its agent is not finite, else only if there is no other.
+        """
         if not self.has_checkpoint:
             raise ValueError(f"{self.path} holds no checkpoint; --resume {self.path} begins the run.")
         try:
-            progress = checkpoint.read_metadata(self._checkpoint)["metadata"]
+            path = self._chosen_checkpoint(furthest)
+            progress = checkpoint.read_metadata(path)["metadata"]
             self._check_same(progress.pop("settings", {}))
-            return checkpoint.restore(self._checkpoint, like), progress
+            return checkpoint.restore(path, like), progress
         except FileNotFoundError as error:
             raise ValueError(f"{error}") from None
+
+    def finite_iteration(self) -> int | None:
+        """Return the iteration of the last checkpoint whose agent is finite, if there is one."""
+        return _iteration(self._checkpoint) if _is_saved(self._checkpoint) else None
+
+    def _chosen_checkpoint(self, furthest: bool) -> Path:
+        saved = [path for path in (self._checkpoint, self._nonfinite_checkpoint) if _is_saved(path)]
+        return max(saved, key=_iteration) if furthest else saved[0]
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         """Add a line of metrics; numbers that are not finite become null."""
@@ -165,6 +185,10 @@ class RunFolder:
         return self.path / "checkpoint"
 
     @property
+    def _nonfinite_checkpoint(self) -> Path:
+        return self.path / "checkpoint_nonfinite"
+
+    @property
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -183,6 +207,14 @@ def _are_numbers(values: Any) -> bool:
     """Whether these are numbers, or null in the place of what is not finite, and at least one."""
     kinds = {type(value) for value in values} if isinstance(values, list) else {str}
     return bool(kinds) and kinds <= {int, float, type(None)}
+
+
+def _is_saved(path: Path) -> bool:
+    return any(path.glob("step_*"))
+
+
+def _iteration(path: Path) -> int:
+    return checkpoint.read_metadata(path)["metadata"]["iteration"]
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,9 @@
 
 The two names come first, or are in the file.
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
+
+Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, or are in its agent or its result;
+128 + N stopped by signal N.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import math
 import os
 import re
 import shlex
@@ -40,9 +44,11 @@ from algorithms.plan import Plan
 from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
 from algorithms.settings import GROUPS, SIZES, Settings, options_of
+from algorithms.watch import NotFinite
 from jaxrl_buffers.checks import one_line
 
 NAMES = ("algorithm", "environment")
+NOT_FINITE = 3  # the exit code
 HELP = {
     "algorithm": f"One of {', '.join(ALGORITHMS)}.",
     "environment": "A name that gymnax knows, such as CartPole-v1.",
@@ -215,9 +221,20 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
     title = f"{settings.algorithm} on {settings.environment}"
     run_folder = RunFolder(folder)
     with ProgressBar(title) as bar:
-        options = run.Options(bar.update, command.checkpoint_seconds, command.final_episodes, _Stopping(bar))
+        options = run.Options(
+            on_chunk=bar.update,
+            checkpoint_seconds=command.checkpoint_seconds,
+            final_episodes=command.final_episodes,
+            on_signal=_Stopping(bar),
+            on_notice=lambda line: bar.say(f"train.py: {line}"),
+        )
         try:
             result = train(options)
+        except NotFinite as stop:
+            bar.close()
+            _draw_curve(run_folder, title)
+            print(f"train.py: {stop}; {folder}", file=sys.stderr)
+            return NOT_FINITE
         except run.Interrupted as stop:
             bar.close()
             _draw_curve(run_folder, title)
@@ -235,6 +252,11 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
         f"after {result['steps']:,} steps at {result['steps_per_second']:,.0f} steps/s; {folder}",
         flush=True,
     )
+    num_nonfinite = result["nonfinite_numbers"]
+    if num_nonfinite or not all(map(math.isfinite, result["return_of_seeds"])):
+        what = f"{num_nonfinite:,} numbers of the agent" if num_nonfinite else "returns"
+        print(f"train.py: the result is not to be used: {what} are not finite.", file=sys.stderr)
+        return NOT_FINITE
     return 0
 
 
