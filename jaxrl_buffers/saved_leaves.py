@@ -119,7 +119,7 @@ class ArrayFile:
         return array
 
     def _fill(self, array: np.ndarray) -> None:
-        data = memoryview(_bytes(array))
+        data = _bytes(array)
         while data:
             count = self._file.readinto(data)  # pyright: ignore[reportAttributeAccessIssue]
             if not count:
@@ -174,16 +174,16 @@ def _tree_of_leaves(leaves: jax.Array) -> SegmentTree:
 def _write_array(file: NewFile, array: np.ndarray) -> str:
     """Append the bytes of an array; return their hash."""
     data, digest = _bytes(np.ascontiguousarray(array)), xxhash.xxh3_64()
-    for begin in range(0, data.size, BLOCK_BYTES):
+    for begin in range(0, len(data), BLOCK_BYTES):
         block = data[begin : begin + BLOCK_BYTES]
         digest.update(block)
         file.write(block)
     return digest.hexdigest()
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
-    """Return the memory of a contiguous array, uint8."""
-    return array.reshape(-1).view(np.uint8)
+def _bytes(array: np.ndarray) -> memoryview:
+    """Return the memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _dtype(record: Any) -> np.dtype[Any]:
