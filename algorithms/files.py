@@ -15,8 +15,16 @@ MAX_BYTES = 2**20  # of a file that people write
 MAX_DEPTH = 64  # of values inside values
 
 
-def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a file; also of a pipe that the shell has opened, as in `<(command)`.
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file that people write; see `read_bytes`."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+
+
+def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
+    """Return what is in a file; also in a pipe that the shell has opened, as in `<(command)`.
 
     Raises:
         ValueError: one line that names the file.
@@ -30,9 +38,9 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise ValueError(f"{path} cannot be read: it has more than {max_bytes} bytes.")
-        return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        return content
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def parse_json(text: str) -> Any:

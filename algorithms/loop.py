@@ -150,6 +150,27 @@ def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment
     return state._replace(collector=collector, buffer=buffer_state)
 
 
+def adopt(
+    key: jax.Array,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    iteration: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Environment,
+    plan: Plan,
+) -> TrainState:
+    """Return a state that goes on, in new episodes, with what another run has learned and stored; consumes `key`."""
+    plan.check_buffer(buffer)
+    # Neither `init` nor another run that goes on from another iteration has these keys.
+    key_train, key_env = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), iteration))
+    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
+    iteration = jnp.asarray(iteration, jnp.int32)
+    state = TrainState(agent_state, buffer_state, collector, key_train, iteration, Sums.zero(()))
+    state = begin_anew(state, agent, buffer, env)
+    return state._replace(sums=Sums.zero(_metric_names(state, agent, buffer, env, plan)))
+
+
 def collect(
     agent: Agent,
     agent_state: Any,

@@ -1,27 +1,31 @@
 """A training run in a folder: chunks of one compiled program, with everything else between them on the host.
 
-The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued.
+The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued,
+and also if its budget is changed on the way (unless learning rates are annealed over that budget).
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import math
 import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from algorithms import environments, loop
+from algorithms import environments, loop, memory_need
 from algorithms.evaluation import evaluate
 from algorithms.loop import TrainState
 from algorithms.plan import MAX_EPISODES, Plan
 from algorithms.run_folder import RunFolder
+from algorithms.run_progress import Progress, check_total, read_origin
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
 from algorithms.watch import Watch, num_nonfinite
@@ -93,22 +97,12 @@ class Kept(NamedTuple):
         return kept
 
 
-class _Progress(NamedTuple):
-    """Where the host is; `seconds` of training, without compilation and evaluation."""
-
-    iteration: int = 0
-    num_tests: int = 0
-    seconds: float = 0.0
-
-    def steps(self, plan: Plan) -> int:
-        return plan.start_steps + self.iteration * plan.update_every
-
-
 class _Programs(NamedTuple):
     """The compiled parts of a run, each for all seeds at once."""
 
     init: Callable[[], TrainState]
     begin_anew: Callable[[TrainState], TrainState]
+    adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
     run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
@@ -120,19 +114,24 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
         NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when there is not enough memory.
     """
     kept = Kept().over(options._asdict())
     run_folder = RunFolder(folder)
     run_folder.require_new()  # which takes seconds less than what follows
-    with StopSignals(options.on_signal) as signals:
+    with _guarded(options) as signals:
         programs = _compile(settings)
-        jax.eval_shape(programs.init)  # refuses bad settings before anything is written
+        memory_need.check(jax.eval_shape(programs.init))  # also refuses bad settings before anything is written
         run_folder.create(settings, kept._asdict())
-        return _train(settings, run_folder, programs, None, _Progress(), options, kept, signals)
+        with run_folder.lock():
+            return _train(settings, run_folder, programs, None, Progress(), options, kept, signals)
 
 
 def resume(
-    folder: str | os.PathLike[str], options: Options = Options(), fresh_environments: bool = False
+    folder: str | os.PathLike[str],
+    options: Options = Options(),
+    fresh_environments: bool = False,
+    total_steps: int | None = None,
 ) -> dict[str, Any]:
     """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
 
@@ -143,32 +142,92 @@ def resume(
         options: what does not change the outcome.
         fresh_environments: restore agent and buffer only, and begin new episodes; the stored ones that were under way
             are closed as by a time limit. A finished run stays as it is.
+        total_steps: a new budget of the run, also of a finished one: environment steps in all, not below those that
+            were made. Evaluations are where they would be if it had been the budget from the beginning, and where the
+            run had ended. Learning rates that are annealed go on along the line over the new budget.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
         NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when another process writes to the folder, when its checkpoint is gone or damaged, or when
+            there is not enough memory.
     """
     run_folder = RunFolder(folder)
-    settings = run_folder.settings()
-    kept = Kept().over(run_folder.options()).over(options._asdict())
-    run_folder.metrics()  # refuses those that could not be drawn in the end
-    with StopSignals(options.on_signal) as signals:
+    with run_folder.lock(), _guarded(options) as signals:
+        settings = run_folder.settings()
+        kept = Kept().over(run_folder.options()).over(options._asdict())
+        run_folder.metrics()  # refuses those that could not be drawn in the end
+        if total_steps is not None:
+            settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
         programs = _compile(settings)
         like = jax.eval_shape(programs.init)
-        state, progress = run_folder.restore(like, furthest=True) if run_folder.has_checkpoint else (None, {})
-        progress = _Progress(**progress)
-        run_folder.keep_metrics(progress.num_tests)
+        memory_need.check(like)
+        state, progress = None, Progress()
+        if run_folder.has_checkpoint:
+            state, saved = run_folder.restore(like, furthest=True)
+            progress = Progress.of(saved)
+        check_total(run_folder, settings.plan, progress.steps(settings.plan))
+        if total_steps is not None:
+            run_folder.change_settings(settings)
+        run_folder.keep_metrics(progress.steps(settings.plan))
         if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
             state = programs.begin_anew(state)
         return _train(settings, run_folder, programs, state, progress, options, kept, signals)
+
+
+def fork(
+    source: str | os.PathLike[str],
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    options: Options = Options(),
+) -> dict[str, Any]:
+    """Train in a folder, which must not exist, from what another run has learned and stored; return the result.
+
+    The new run takes over agent and buffer, begins new episodes, and goes on counting steps from where the other one
+    is: `total_steps` are those of both together. The other run is only read.
+
+    Args:
+        source: the folder of the other run.
+        settings: of the new run, such as `dataclasses.replace(RunFolder(source).settings(), gamma=0.9)`; anything may
+            be changed that leaves the shapes of the agent's and the buffer's state as they are.
+        folder: of the new run.
+        options: what does not change the outcome; those of the other run where they are None.
+
+    Raises:
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the new run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when the settings do not fit to the state.
+    """
+    origin, run_folder = RunFolder(source), RunFolder(folder)
+    run_folder.require_new()
+    kept = Kept().over(origin.options()).over(options._asdict())
+    with _guarded(options) as signals:
+        programs = _compile(settings)
+        agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
+        state = programs.adopt(agent, buffer, progress.iteration)
+        forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
+        run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
+        with run_folder.lock():
+            return _train(settings, run_folder, programs, state, progress, options, kept, signals)
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
     """Return the state in the checkpoint of a run, the last finite one: leaves `[S, ...]`, also of one seed."""
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
-    state, _ = run_folder.restore(jax.eval_shape(_compile(settings).init))
+    state, _ = run_folder.restore(_shapes(settings))
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
+
+
+@contextlib.contextmanager
+def _guarded(options: Options) -> Iterator[StopSignals]:
+    """Remember signals, and explain a lack of memory."""
+    with StopSignals(options.on_signal) as signals, memory_need.explained():
+        yield signals
+
+
+def _shapes(settings: Settings) -> TrainState:
+    return jax.eval_shape(_compile(settings).init)
 
 
 def _train(
@@ -176,7 +235,7 @@ def _train(
     folder: RunFolder,
     programs: _Programs,
     state: TrainState | None,  # None to begin from scratch
-    progress: _Progress,
+    progress: Progress,
     options: Options,
     kept: Kept,
     signals: StopSignals,
@@ -215,7 +274,7 @@ def _train(
         if metrics is not None:
             folder.append({**_summary(settings, progress), **metrics})
         tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
-    returns, lengths = programs.evaluate(state.agent, progress.num_tests, kept.final_episodes)
+    returns, lengths = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
     result = {
         "algorithm": settings.algorithm,
         "environment": settings.environment,
@@ -234,12 +293,12 @@ def _train(
 
 def _kept_steps(folder: RunFolder, plan: Plan) -> int | None:
     iteration = folder.finite_iteration()
-    return None if iteration is None else _Progress(iteration).steps(plan)
+    return None if iteration is None else Progress(iteration).steps(plan)
 
 
 def _advance(
-    settings: Settings, programs: _Programs, state: TrainState, progress: _Progress, watch: Watch
-) -> tuple[TrainState, _Progress, dict[str, np.ndarray] | None]:
+    settings: Settings, programs: _Programs, state: TrainState, progress: Progress, watch: Watch
+) -> tuple[TrainState, Progress, dict[str, np.ndarray] | None]:
     """Run one chunk, and the evaluation behind it if one is due."""
     plan = settings.plan
     chunk = _chunk(plan, progress.iteration)
@@ -247,16 +306,16 @@ def _advance(
     begun = time.monotonic()
     state = jax.block_until_ready(compiled(state))
     seconds = progress.seconds + time.monotonic() - begun
-    iteration, num_tests, metrics = progress.iteration + chunk, progress.num_tests, None
-    is_test = iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations
+    progress, metrics = Progress(progress.iteration + chunk, seconds), None
+    is_test = progress.iteration % plan.iterations_per_test == 0 or progress.iteration == plan.num_iterations
     watch.look(state.sums, is_read=is_test)
     if is_test:
         state, means = programs.read_metrics(state)
-        returns, lengths = programs.evaluate(state.agent, num_tests, plan.num_test_episodes)
+        number = progress.num_tests(plan) - 1
+        returns, lengths = programs.evaluate(state.agent, number, plan.num_test_episodes)
         metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}
         metrics |= {**_success(settings, returns, lengths), "returns": returns}
-        num_tests += 1
-    return state, _Progress(iteration, num_tests, seconds), metrics
+    return state, progress, metrics
 
 
 def _success(settings: Settings, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -269,11 +328,12 @@ def _chunk(plan: Plan, iteration: int) -> int:
     """Return how many iterations to run now: never across an evaluation, and about ten chunks between two of them."""
     tested = iteration // plan.iterations_per_test * plan.iterations_per_test
     interval = min(plan.iterations_per_test, plan.num_iterations - tested)
-    # Even parts, so that one compiled program serves them all.
-    return next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+    # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
+    part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+    return min(part, tested + interval - iteration)
 
 
-def _summary(settings: Settings, progress: _Progress) -> dict[str, Any]:
+def _summary(settings: Settings, progress: Progress) -> dict[str, Any]:
     steps = progress.steps(settings.plan)
     trained = settings.num_seeds * (steps - settings.plan.start_steps)
     return {"steps": steps, "seconds": progress.seconds, "steps_per_second": trained / max(progress.seconds, 1e-9)}
@@ -297,6 +357,13 @@ def _compile(settings: Settings) -> _Programs:
     # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
     stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}))
 
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def adopt(agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
+        def of_seed(key: jax.Array, agent_state: PyTree, buffer_state: PyTree) -> TrainState:
+            return loop.adopt(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
+
+        return over_seeds(of_seed)(key_train, agent_state, buffer_state)
+
     @functools.cache
     def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
         run = over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))
@@ -317,6 +384,7 @@ def _compile(settings: Settings) -> _Programs:
     return _Programs(
         init=lambda: init(key_train),
         begin_anew=begin_anew,
+        adopt=adopt,
         run=compiled_run,
         read_metrics=read_metrics,
         evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),

@@ -1,33 +1,39 @@
 """The folder of a training run: settings, metrics, checkpoint, result and learning curve.
 
 config.json     the resolved settings
-options.json    what does not change the outcome, and a resumed run keeps
+options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked
 metrics.jsonl   one line an evaluation
-checkpoint/     the whole state, restored bit for bit; the agent in it is finite
+checkpoint/     the whole state, restored bit for bit, the last two; the agent in it is finite
 checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
                 if this one is removed
+saved           says that there was a checkpoint once
+lock            held by the process that writes to the folder
 result.json     the last evaluation
 curve.png       returns over steps, mean and confidence band over seeds
 priorities.png  how likely the stored starts are drawn, and
 ages.png        how old what is drawn is; both by scripts/plot.py
+
+Whatever a run needs to go on is on the disk before something relies on it: a power cut loses what was done since the
+last checkpoint, and no more. Only one process may write to the folder; any number may read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from algorithms.files import parse_json, read_text
+from algorithms import run_lock
+from algorithms.files import parse_json, read_bytes, read_text
 from algorithms.settings import Settings, require_keys
-from jaxrl_buffers import checkpoint
+from jaxrl_buffers import checkpoint, durable
 from jaxrl_buffers.checks import shown
 from jaxrl_buffers.types import PyTree
 
@@ -44,17 +50,32 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
 
-    def create(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
-        """Make the folder, which must not exist, with the settings and options in it: all at once or not at all."""
+    def create(
+        self,
+        settings: Settings,
+        options: Mapping[str, Any] | None = None,
+        begun: tuple[PyTree, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Make the folder, which must not exist: all at once or not at all.
+
+        Args:
+            settings: of the run.
+            options: what does not change the outcome.
+            begun: the state and the progress from which the run goes on, if it is not to begin from scratch.
+        """
         self.require_new()
-        aside = self.path.with_name(f".{self.path.name}.new")
+        aside = RunFolder(self.path.with_name(f".{self.path.name}.new"))
         try:
-            aside.mkdir(parents=True, exist_ok=True)
-            (aside / self._config.name).write_text(json.dumps(settings.to_dict(), indent=2) + "\n")
-            (aside / self._options.name).write_text(json.dumps(dict(options or {}), indent=2) + "\n")
-            aside.rename(self.path)
+            durable.make_folder(aside.path.absolute())
+            with run_lock.lock(aside.path):
+                durable.remove_folder(aside._checkpoint)  # which a killed process may have left
+                aside.change_settings(settings)
+                durable.write_text(aside._options, json.dumps(dict(options or {}), indent=2) + "\n")
+                if begun is not None:
+                    aside.save(begun[0], settings, begun[1])
+                durable.rename(aside.path, self.path)
         except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
+            durable.remove_folder(aside.path)
             raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
 
     def require_new(self) -> None:
@@ -67,10 +88,18 @@ class RunFolder:
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
             raise ValueError(f"{self.path} cannot be written below {above}; choose another folder.")
 
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from writing to the folder; raise `ValueError` if one does."""
+        self._require_settings()
+        return run_lock.lock(self.path)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Write the settings of the run."""
+        durable.write_text(self._config, json.dumps(settings.to_dict(), indent=2) + "\n")
+
     def settings(self) -> Settings:
         """Return the settings of the run."""
-        if not self._config.is_file():
-            raise ValueError(f"{self.path} is no run folder: there is no {self._config.name} in it.")
+        self._require_settings()
         text = read_text(self._config)
         try:
             return Settings.from_dict(parse_json(text))
@@ -90,13 +119,29 @@ class RunFolder:
 
         A state whose agent is not finite goes elsewhere, so that the last one that was finite stays.
         """
+        if self._metrics.exists():  # what was written until now is not written again by a run that goes on from here
+            durable.sync(self._metrics)
+            durable.sync(self.path)
         where = self._checkpoint if is_finite else self._nonfinite_checkpoint
         checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
+        if not self._saved.exists():
+            durable.write_text(self._saved, "")
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether the run was saved at least once."""
-        return any(_is_saved(path) for path in (self._checkpoint, self._nonfinite_checkpoint))
+        """Whether there is a checkpoint; a run that was saved once must have one.
+
+        Raises:
+            ValueError: when it is gone.
+        """
+        if any(_is_saved(path) for path in (self._checkpoint, self._nonfinite_checkpoint)):
+            return True
+        if self._saved.exists() or self._result.exists() or self.metrics():
+            raise ValueError(
+                f"the checkpoint of {self.path} is gone: the run was saved before, but there is none in "
+                f"{self._checkpoint}; put it back, or start a new run in another folder."
+            )
+        return False
 
     def restore(self, like: PyTree, furthest: bool = False) -> tuple[PyTree, dict[str, Any]]:
         """Return the state and the progress of the checkpoint, which must be one of the settings in the folder.
@@ -109,11 +154,10 @@ class RunFolder:
             raise ValueError(f"{self.path} holds no checkpoint; --resume {self.path} begins the run.")
         try:
             path = self._chosen_checkpoint(furthest)
-            progress = checkpoint.read_metadata(path)["metadata"]
-            self._check_same(progress.pop("settings", {}))
-            return checkpoint.restore(path, like), progress
+            state, progress = checkpoint.restore_with_metadata(path, like, self._check_same)
         except FileNotFoundError as error:
             raise ValueError(f"{error}") from None
+        return state, {name: value for name, value in progress.items() if name != "settings"}
 
     def finite_iteration(self) -> int | None:
         """Return the iteration of the last checkpoint whose agent is finite, if there is one."""
@@ -129,22 +173,32 @@ class RunFolder:
             file.write(json.dumps(_plain(metrics)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics, but for a last one that a killed run left without its end."""
-        text = read_text(self._metrics, MAX_METRICS) if self._metrics.exists() else ""
+        """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""
+        return [line for _, line in self._metric_lines()]
+
+    def keep_metrics(self, steps: int) -> None:
+        """Drop lines which a run that was killed wrote after its last checkpoint, made after so many steps."""
+        if not self._metrics.exists():
+            return
+        lines = self._metric_lines()
+        kept = b"".join(text for text, line in lines if line["steps"] <= steps)
+        if kept != self._metrics.read_bytes():
+            durable.write_text(self._metrics, kept.decode())
+
+    def _metric_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Return the lines of metrics, each as it is written and as it is read."""
+        texts = read_bytes(self._metrics, MAX_METRICS).splitlines(keepends=True) if self._metrics.exists() else []
+        lines: list[tuple[bytes, dict[str, Any]]] = []
         try:
-            return _checked([parse_json(line) for line in text.splitlines(keepends=True) if line.endswith("\n")])
+            for text, line in _readable(texts):
+                lines.append((text, _checked(line, lines[0][1] if lines else None)))
         except ValueError as error:
             raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error}") from None
-
-    def keep_metrics(self, num_lines: int) -> None:
-        """Drop lines which a run that was killed wrote after its last checkpoint."""
-        lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
-        if len(lines) > num_lines:
-            _write(self._metrics, "".join(lines[:num_lines]))
+        return lines
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result."""
-        _write(self.path / "result.json", json.dumps(_plain(result), indent=2) + "\n")
+        durable.write_text(self._result, json.dumps(_plain(result), indent=2) + "\n")
 
     @property
     def curve(self) -> Path:
@@ -161,16 +215,25 @@ class RunFolder:
         """Where the distribution of the samples' ages is drawn."""
         return self.path / "ages.png"
 
-    def _check_same(self, saved: Mapping[str, Any]) -> None:
+    def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
+        """Return the names of settings that are other ones in this run."""
+        given = settings.to_dict() if isinstance(settings, Settings) else settings
+        here, there = (_flat(json.loads(json.dumps(one))) for one in (self.settings().to_dict(), given))
+        return [name for name in there | here if there.get(name) != here.get(name)]
+
+    def _check_same(self, metadata: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
-        saved, present = _flat(saved), _flat(json.loads(json.dumps(self.settings().to_dict())))
-        names = [name for name in saved | present if saved.get(name) != present.get(name)]
-        names = [name for name in names if saved and name != "plan.total_steps"]
+        saved = metadata.get("settings", {})
+        names = [name for name in self.changed_settings(saved) if saved and name != "plan.total_steps"]
         if names:
             raise ValueError(
                 f"the checkpoint in {self.path} was saved with other settings: {', '.join(names)}; "
                 f"set {self._config.name} back, or start a new run."
             )
+
+    def _require_settings(self) -> None:
+        if not self._config.is_file():
+            raise ValueError(f"{self.path} is no run folder: there is no {self._config.name} in it.")
 
     @property
     def _config(self) -> Path:
@@ -192,15 +255,38 @@ class RunFolder:
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
+    @property
+    def _saved(self) -> Path:
+        return self.path / "saved"
 
-def _checked(lines: list[Any]) -> list[dict[str, Any]]:
-    """Refuse lines without steps, or without returns `[S, E]`."""
-    for line in lines:
-        steps, returns = require_keys("line", line).get("steps"), line.get("returns")
-        is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(_are_numbers, returns))
-        if not _are_numbers([steps]) or steps is None or not is_of_seeds or len(returns) != len(lines[0]["returns"]):
-            raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
-    return lines
+    @property
+    def _result(self) -> Path:
+        return self.path / "result.json"
+
+
+def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
+    """Return lines as they are written and as JSON; none may be unreadable but at the end."""
+    unreadable = None
+    for text in texts:
+        try:
+            line = parse_json(text.decode())
+            if not text.endswith(b"\n"):
+                raise ValueError("a line has no end")
+        except ValueError as error:
+            unreadable = unreadable or error
+            continue
+        if unreadable is not None:
+            raise unreadable
+        yield text, line
+
+
+def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
+    steps, returns = require_keys("line", line).get("steps"), line.get("returns")
+    is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(_are_numbers, returns))
+    if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
+        raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
+    return line
 
 
 def _are_numbers(values: Any) -> bool:
@@ -215,13 +301,6 @@ def _is_saved(path: Path) -> bool:
 
 def _iteration(path: Path) -> int:
     return checkpoint.read_metadata(path)["metadata"]["iteration"]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file all at once, so that a kill leaves the old one or the new one."""
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(text)
-    aside.replace(path)
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,40 +1,57 @@
 """Save any state to disk and restore it bit for bit.
 
-A checkpoint is a folder of numbered steps, of which the newest counts. A save writes a new step under another name,
-renames it in one operation and only then removes the older ones, so a process that is killed at any moment leaves one
-complete checkpoint behind. Only one process may save to a path at a time.
+A checkpoint is a folder of numbered steps, of which the newest two are kept. A save writes a new step under another
+name, brings it to the disk, renames it in one operation, brings that to the disk and only then removes the oldest. So
+a process that is killed and a machine that loses power at any moment leave the last state that was saved, and the one
+before it. Every byte is covered by a hash, which is checked when it is read. Only one process may save to a path at a
+time; any number may read beside it.
 
-Of a segment tree only the leaves are stored; a parent is a function of its children, so the rest is rebuilt exactly.
+    step_00000012/manifest.json   what each leaf is, where it lies, its hash; last a hash of the manifest itself
+    step_00000012/arrays.bin      the arrays, one behind the other
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
+import xxhash
 
 import jaxrl_buffers
-from jaxrl_buffers import segment_tree
-from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers import durable, orbax_arrays, saved_leaves
 from jaxrl_buffers.types import PyTree
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+NUM_KEPT = 2
 
 _INCOMPLETE = "incomplete"
 _STEP = "step_"
 _MANIFEST = "manifest.json"
-_ARRAYS = "arrays"
+_ARRAYS = "arrays.bin"
+_KEYS = {"format_version": int, "library_version": str, "metadata": dict, "leaves": dict}
+_ARRAY_KEYS = {"offset": int, "dtype": str, "shape": list, "hash": str}
+
+Value = TypeVar("Value")
+
+
+class Restored(NamedTuple):
+    """What was saved together."""
+
+    state: PyTree
+    metadata: dict[str, Any]
+
+
+class _Damaged(FileNotFoundError):
+    """A step cannot be read; an older one may be."""
 
 
 def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, Any] | None = None) -> None:
-    """Save a state, replacing the checkpoint that may be at `path`.
+    """Save a state as the newest step of the checkpoint at `path`; when this returns, it is on the disk.
 
     Args:
         path: a folder, made if it does not exist.
@@ -42,7 +59,7 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         metadata: anything that JSON can express, to be read by `read_metadata`.
 
     Example:
-        >>> import tempfile, jaxrl_buffers as jb
+        >>> import tempfile, jax.numpy as jnp, jaxrl_buffers as jb
         >>> state = {"weights": jnp.arange(3.0), "key": jax.random.key(0), "step": 7}
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     jb.checkpoint.save(folder, state, metadata={"task": "CartPole-v1"})
@@ -50,35 +67,31 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         ...     print(jb.checkpoint.read_metadata(folder)["metadata"], restored["weights"], restored["step"])
         {'task': 'CartPole-v1'} [0. 1. 2.] 7
     """
-    leaves, _ = _flatten(state)
-    arrays: dict[str, Any] = {}
-    records = {name: _record(name, leaf, arrays) for name, leaf in leaves.items()}
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "library_version": jaxrl_buffers.__version__,
-        "metadata": _plain(metadata or {}),
-        "leaves": records,
-    }
+    saved_leaves.kinds(state)  # refuses what cannot be saved before anything is written
+    metadata = _plain(metadata or {})
     folder = Path(path).absolute()
     incomplete = folder / _INCOMPLETE
-    shutil.rmtree(incomplete, ignore_errors=True)
     try:
-        incomplete.mkdir(parents=True)
+        durable.make_folder(folder)
+        durable.remove_folder(incomplete)  # which a killed process may have left
+        os.mkdir(incomplete)
     except OSError as error:
         raise OSError(error.errno, f"save() cannot write a checkpoint: {error.strerror}", str(folder)) from error
     try:
-        _write_arrays(incomplete / _ARRAYS, arrays)
-        (incomplete / _MANIFEST).write_text(json.dumps(manifest | {"files": _sizes(incomplete)}, indent=1))
-        older = _steps(folder)
-        incomplete.rename(folder / f"{_STEP}{max(older, default=0) + 1:08d}")
+        _write_step(incomplete, state, metadata)
+        durable.rename(incomplete, folder / f"{_STEP}{max(_steps(folder), default=0) + 1:08d}")
     finally:
-        shutil.rmtree(incomplete, ignore_errors=True)
-    for step in older.values():
-        shutil.rmtree(step, ignore_errors=True)
+        durable.remove_folder(incomplete)
+    steps = _steps(folder)
+    kept = [number for number in sorted(steps, reverse=True) if _is_complete(steps[number])][:NUM_KEPT]
+    for number in steps.keys() - kept:
+        durable.remove_folder(steps[number])
 
 
 def restore(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     """Return the saved state, bit for bit, on the default device.
+
+    When the newest step is damaged or incomplete, this warns and returns the one before it.
 
     Args:
         path: the folder given to `save`.
@@ -86,104 +99,147 @@ def restore(path: str | os.PathLike[str], like: PyTree) -> PyTree:
             Where it holds NumPy arrays, NumPy arrays come back.
 
     Raises:
-        FileNotFoundError: when there is no checkpoint, or it is damaged.
+        FileNotFoundError: when there is no checkpoint, or all steps are damaged.
         ValueError: when it holds another structure, other shapes or dtypes, or is of another format version.
     """
-    step, manifest = _open(path)
-    leaves, structure = _flatten(like)
-    records = manifest["leaves"]
-    stored = {name: record["kind"] for name, record in records.items()}
-    _check_same(step, stored, {name: _kind(name, leaf) for name, leaf in leaves.items()})
-    arrays = _read_arrays(step, [record["array"] for record in records.values() if "array" in record])
-    # Each array is dropped as soon as its leaf is built, so that little is held twice.
-    values = [_rebuild(name, leaf, records[name], arrays) for name, leaf in leaves.items()]
-    return jax.tree.unflatten(structure, values)
+    return restore_with_metadata(path, like).state
+
+
+def restore_with_metadata(
+    path: str | os.PathLike[str], like: PyTree, check: Callable[[dict[str, Any]], None] = lambda metadata: None
+) -> Restored:
+    """Return the state as `restore` does, and the metadata that was saved with it.
+
+    Args:
+        path: the folder given to `save`.
+        like: a state of the same structure, shapes and dtypes.
+        check: called with the metadata before the state is looked at; may raise.
+    """
+
+    def read(step: Path) -> Restored:
+        manifest = _read_manifest(step)
+        check(manifest["metadata"])
+        _check_same(step, manifest["leaves"], saved_leaves.kinds(like))
+        return Restored(_read_state(step, manifest, like), manifest["metadata"])
+
+    return _newest(path, read)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the `format_version`, `library_version` and `metadata` of the checkpoint at `path`."""
-    _, manifest = _open(path)
+    manifest = _newest(path, _read_manifest)
     return {name: manifest[name] for name in ("format_version", "library_version", "metadata")}
 
 
-def _flatten(state: PyTree) -> tuple[dict[str, Any], Any]:
-    """Return the leaves by path, segment trees counting as leaves, and the structure above them."""
-    leaves, structure = jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree))
-    return {jax.tree_util.keystr(path) or "(the state)": leaf for path, leaf in leaves}, structure
+def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
+    """Write the files of a step into a folder, and bring them and their names to the disk."""
+    leaves, _ = saved_leaves.flatten(state)
+    with durable.new_file(folder / _ARRAYS) as file:
+        records = {name: saved_leaves.write(file, name, leaf) for name, leaf in leaves.items()}
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "library_version": jaxrl_buffers.__version__,
+        "metadata": metadata,
+        "files": {_ARRAYS: file.size},
+        "leaves": records,
+    }
+    with durable.new_file(folder / _MANIFEST) as file:
+        file.write(_sealed(manifest))
+    durable.sync(folder)
 
 
-def _is_number(leaf: Any) -> bool:
-    return type(leaf) in (bool, int, float)
+def _sealed(manifest: Mapping[str, Any]) -> bytes:
+    """Return the text of a manifest, with a hash of it as its last key."""
+    digest = xxhash.xxh3_64(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps({**manifest, "hash": digest}, indent=1).encode()
 
 
-def _is_key(leaf: Any) -> bool:
-    return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Value:
+    """Read the newest step that is not damaged; warn if there is a newer one that is."""
+    folder = Path(path).absolute()
+    waiting, damage, newest = sorted(_steps(folder)), [], 0
+    if not waiting:
+        raise FileNotFoundError(f"there is no checkpoint at {folder}; {_contents(folder)}.")
+    while waiting:
+        newest = max(newest, waiting[-1])
+        step = folder / f"{_STEP}{waiting.pop():08d}"
+        try:
+            value = read(step)
+        except _Damaged as error:
+            damage.append(error)
+            present = sorted(_steps(folder))
+            if present and present[-1] > newest:  # a writer beside us has replaced what we were reading
+                waiting, damage = present, []
+        else:
+            if damage:
+                warnings.warn(f"{damage[0]} Went back to {step}, which was saved before it.", stacklevel=3)
+            return value
+    raise damage[0]
 
 
-def _kind(name: str, leaf: Any) -> str:
-    """Spell what a leaf is; the same for an array and for its `ShapeDtypeStruct`."""
-    if isinstance(leaf, SegmentTree):
-        return f"segment tree of {_spell((*leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
-    if _is_number(leaf):  # `jax.eval_shape` makes an array of it
-        return _spell((), jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
-        raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
-    return _spell(leaf.shape, leaf.dtype)
+def _read_manifest(step: Path) -> dict[str, Any]:
+    """Return the manifest of a step, of which everything but the arrays' contents has been checked."""
+    try:
+        text = (step / _MANIFEST).read_bytes()
+        manifest = json.loads(text)
+        version = manifest["format_version"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(step, f"{_MANIFEST} cannot be read: {error!r}") from error
+    # Only the first format has no hash; with one, a version that we do not know may be a flipped bit.
+    if version == FORMAT_VERSION or "hash" in manifest:
+        rest = {name: value for name, value in manifest.items() if name != "hash"}
+        if _sealed(rest) != text:
+            raise _damaged(step, f"{_MANIFEST} is not what was written: its hash differs")
+    if version not in (FORMAT_VERSION, orbax_arrays.FORMAT_VERSION):
+        raise ValueError(
+            f"the checkpoint {step} is of format version {version}, but this library (version "
+            f"{jaxrl_buffers.__version__}) reads {FORMAT_VERSION} and {orbax_arrays.FORMAT_VERSION}; use the version "
+            f"that saved it, {manifest.get('library_version', 'unknown')}."
+        )
+    _check_manifest(step, manifest)
+    return manifest
 
 
-def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]"
+def _check_manifest(step: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a manifest without its keys, and files that are not those it names."""
+    for name, kind in {**_KEYS, "files": dict}.items():
+        if not isinstance(manifest.get(name), kind):
+            raise _damaged(step, f"{_MANIFEST} has {manifest.get(name)!r} for {name!r} instead of a {kind.__name__}")
+    for name, record in manifest["leaves"].items():
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            raise _damaged(step, f"{_MANIFEST} has {record!r} for leaf {name}")
+        place = record.get("array", {})
+        expected = _ARRAY_KEYS if "array" in record and manifest["format_version"] == FORMAT_VERSION else {}
+        for key, kind in expected.items():
+            if not isinstance(place, dict) or not isinstance(place.get(key), kind):
+                raise _damaged(step, f"{_MANIFEST} has {place!r} for the array of leaf {name}")
+    sizes = _sizes(step)
+    for name in sizes | manifest["files"]:
+        if sizes.get(name) != manifest["files"].get(name):
+            expected = manifest["files"].get(name, "none")
+            raise _damaged(step, f"{name} has {sizes.get(name, 'no')} bytes instead of {expected}")
 
 
-def _record(name: str, leaf: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return what the manifest says of a leaf, adding to `arrays` the one that holds its value."""
-    record: dict[str, Any] = {"kind": _kind(name, leaf)}
-    if _is_number(leaf):
-        return record | {"number": leaf}
-    if _is_key(leaf):
-        record["key_implementation"] = str(jax.random.key_impl(leaf))
-    array = _array(leaf)
-    if array.size:  # Orbax refuses arrays without elements; nothing but their kind need be known
-        record["array"] = str(len(arrays))
-        arrays[record["array"]] = array
-    return record
+def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
+    leaves, structure = saved_leaves.flatten(like)
+    records = manifest["leaves"]
+
+    def rebuild(arrays: saved_leaves.Arrays) -> PyTree:
+        values = [saved_leaves.rebuild(name, leaf, records[name], arrays) for name, leaf in leaves.items()]
+        return jax.tree.unflatten(structure, values)
+
+    try:
+        if manifest["format_version"] == orbax_arrays.FORMAT_VERSION:
+            return rebuild(orbax_arrays.OrbaxArrays(step, records))
+        with (step / _ARRAYS).open("rb", buffering=0) as file:
+            return rebuild(saved_leaves.ArrayFile(file))
+    except (OSError, saved_leaves.Damage) as error:
+        raise _damaged(step, str(error)) from error
 
 
-def _array(leaf: Any) -> Any:
-    """Return the array that stands for a leaf on disk."""
-    if isinstance(leaf, SegmentTree):
-        return leaf.leaves[..., : leaf.capacity]
-    if _is_key(leaf):
-        return jax.random.key_data(leaf)
-    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-
-
-def _rebuild(name: str, like: Any, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-    """Return the leaf that a record stands for, taking its array out of `arrays`."""
-    if "number" in record:
-        return record["number"]
-    if "array" not in record:
-        return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
-    array = arrays.pop(record["array"])
-    if isinstance(like, np.ndarray | np.generic):
-        return array if isinstance(like, np.ndarray) else array[()]
-    if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
-        raise ValueError(f"leaf {name} is {array.dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")
-    if "key_implementation" in record:
-        return jax.random.wrap_key_data(jnp.array(array), impl=record["key_implementation"])
-    return _tree_of_leaves(jnp.array(array)) if isinstance(like, SegmentTree) else jnp.array(array)
-
-
-def _tree_of_leaves(leaves: jax.Array) -> SegmentTree:
-    """Build the trees of leaves `[..., capacity]`: states that were vmapped have axes in front."""
-    build = segment_tree.from_leaves
-    for _ in leaves.shape[:-1]:
-        build = jax.vmap(build)
-    return jax.jit(build)(leaves)
-
-
-def _check_same(step: Path, stored: dict[str, str], wanted: dict[str, str]) -> None:
-    for name in wanted | stored:
+def _check_same(step: Path, records: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
+    stored = {name: record["kind"] for name, record in records.items()}
+    for name in {**wanted, **stored}:
         if stored.get(name) != wanted.get(name):
             raise ValueError(
                 f"the checkpoint {step} holds {stored.get(name, 'nothing')} for leaf {name}, but the state to "
@@ -192,38 +248,24 @@ def _check_same(step: Path, stored: dict[str, str], wanted: dict[str, str]) -> N
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    """Return the complete steps by number."""
+    """Return the steps by number."""
     steps = {step.name.removeprefix(_STEP): step for step in folder.glob(f"{_STEP}*")}
     return {int(number): step for number, step in steps.items() if number.isdecimal()}
 
 
-def _open(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
-    """Return the newest step of a checkpoint and its manifest."""
-    folder = Path(path).absolute()
-    steps = _steps(folder)
-    if not steps:
-        raise FileNotFoundError(f"there is no checkpoint at {folder}; {_contents(folder)}.")
-    newest = steps[max(steps)]
+def _is_complete(step: Path) -> bool:
+    """Whether nothing of a step is missing; one of another format counts as complete, for we cannot know."""
     try:
-        manifest = json.loads((newest / _MANIFEST).read_text())
-        version = manifest["format_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(newest, str(error)) from error
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"the checkpoint {newest} is of format version {version}, but this library (version "
-            f"{jaxrl_buffers.__version__}) reads {FORMAT_VERSION}; use the version that saved it, "
-            f"{manifest.get('library_version', 'unknown')}."
-        )
-    sizes = _sizes(newest)
-    for name, size in manifest["files"].items():
-        if sizes.get(name) != size:
-            raise _damaged(newest, f"{name} has {sizes.get(name, 'no')} bytes instead of {size}")
-    return newest, manifest
+        _read_manifest(step)
+    except _Damaged:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
-def _damaged(step: Path, cause: str) -> FileNotFoundError:
-    return FileNotFoundError(f"the checkpoint {step} is damaged: {cause}; {_contents(step)}.")
+def _damaged(step: Path, cause: str) -> _Damaged:
+    return _Damaged(f"the checkpoint {step} is damaged: {cause}; {_contents(step)}.")
 
 
 def _contents(folder: Path) -> str:
@@ -234,33 +276,12 @@ def _contents(folder: Path) -> str:
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        json.dumps(dict(metadata))
+        return json.loads(json.dumps(dict(metadata)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"save() got metadata that JSON cannot express: {error}; pass plain values.") from error
-    return dict(metadata)
 
 
 def _sizes(step: Path) -> dict[str, int]:
-    """Return the size of every file of arrays."""
-    return {str(file.relative_to(step)): file.stat().st_size for file in step.glob(f"{_ARRAYS}/**/*") if file.is_file()}
-
-
-def _write_arrays(folder: Path, arrays: dict[str, Any]) -> None:
-    import orbax.checkpoint as ocp  # here, because it takes seconds to import
-
-    if arrays:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            checkpointer.save(folder, args=ocp.args.PyTreeSave(arrays))
-
-
-def _read_arrays(step: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    import orbax.checkpoint as ocp
-
-    arguments = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
-    if not arguments:
-        return {}
-    try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            return checkpointer.restore(step / _ARRAYS, args=ocp.args.PyTreeRestore(restore_args=arguments))
-    except (OSError, ValueError, KeyError) as error:
-        raise _damaged(step, str(error)) from error
+    """Return the size of every file but the manifest, and but for hidden ones that systems leave behind."""
+    files = (file for file in step.glob("**/*") if file.is_file() and not file.name.startswith("."))
+    return {str(file.relative_to(step)): file.stat().st_size for file in files if file != step / _MANIFEST}

@@ -2,7 +2,8 @@
 
     python scripts/train.py ddqn CartPole-v1 --buffer prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
     python scripts/train.py --config settings.yaml --seed 1
-    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--fresh-environments]
+    python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--total-steps 80_000] [--fresh-environments]
+    python scripts/train.py --fork runs/ddqn_CartPole-v1_seed0 --out runs/slower --agent.learning-rate 1e-4
 
 The two names come first, or are in the file.
 `train.py ALGORITHM ENVIRONMENT --help` shows the settings that are tuned for that pair, which are the defaults.
@@ -58,7 +59,11 @@ HELP = {
     "what these lack is as in their classes, and what they decide is no option.",
     "out": "The run's folder, which must not exist; runs/ALGORITHM_ENVIRONMENT_seedSEED by default.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped; it takes no settings besides, but "
-    "--checkpoint-seconds and --final-episodes, which are otherwise those of the run.",
+    "--checkpoint-seconds and --final-episodes, which are otherwise those of the run, and --total-steps, a new budget: "
+    "steps in all, also of a finished run. Annealed learning rates then follow the line over the new budget.",
+    "fork": "The folder of a run whose agent and buffer a new run takes over, with --out for the new one's folder. "
+    "Settings are those of the run unless given, and may be changed as far as the shapes of its state allow. Steps are "
+    "counted on from there, so --total-steps are those of both; episodes begin anew.",
     "fresh_environments": "With --resume: restore agent and buffer only, and begin new episodes.",
     "checkpoint_seconds": "How often the state is saved; it also is at the end, on Ctrl-C, on SIGTERM, and when the "
     "terminal is closed.",
@@ -73,11 +78,14 @@ def main(arguments: list[str]) -> int:
         if first.resume is not None:
             return _resume(arguments)
         defaults = _defaults(first)
-        is_named = first.config is not None
-        command = _parse(_command(defaults, is_named), arguments)
+        is_named = first.config is not None or first.fork is not None
+        kept = run.Kept().over({} if first.fork is None else RunFolder(first.fork).options())
+        command = _parse(_command(defaults, is_named, kept), arguments)
         if command.fresh_environments:
             raise ValueError("--fresh-environments goes with --resume RUN; a new run has no others.")
         settings = _settings(command, defaults, arguments)
+        if command.fork is not None:
+            return _fork(command, settings)
         folder = command.out or Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
         return _train(folder, settings, lambda options: run.start(settings, folder, options), command)
     except BrokenPipeError:  # nobody reads what is printed
@@ -120,11 +128,12 @@ def _first_look(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--buffer")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--resume", type=Path)
+    parser.add_argument("--fork", type=Path)
     first = parser.parse_known_args(arguments)[0]
     # Behind options a name could not be told from a value.
     leading = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
     first.algorithm, first.environment = [*leading, None, None][:2]
-    has_others = first.config or first.resume or {"-h", "--help"} & {*arguments}
+    has_others = first.config or first.resume or first.fork or {"-h", "--help"} & {*arguments}
     if arguments and not leading and not has_others:
         raise ValueError(
             f"algorithm and environment come first, as in: train.py ALGORITHM ENVIRONMENT {shlex.join(arguments[:2])}"
@@ -133,7 +142,15 @@ def _first_look(arguments: list[str]) -> argparse.Namespace:
 
 
 def _defaults(first: argparse.Namespace) -> Settings:
-    if first.config is not None:
+    if first.fork is not None:
+        if first.config is not None:
+            raise ValueError(
+                "--fork takes the settings of its run, not those of --config; give what changes as options."
+            )
+        settings = RunFolder(first.fork).settings()
+        given = {name: getattr(first, name) for name in NAMES if getattr(first, name) is not None}
+        settings = dataclasses.replace(settings, **given)
+    elif first.config is not None:
         settings = settings_file.read(first.config, algorithm=first.algorithm, environment=first.environment)
     else:
         given = {name: getattr(first, name) for name in NAMES if getattr(first, name) is not None}
@@ -141,7 +158,7 @@ def _defaults(first: argparse.Namespace) -> Settings:
     return settings if first.buffer is None else settings.with_buffer(first.buffer)
 
 
-def _command(defaults: Settings, is_named: bool) -> type:
+def _command(defaults: Settings, is_named: bool, kept: run.Kept) -> type:
     """Return a dataclass with one field for each option, from the fields and docstrings of the components."""
     names = {name: getattr(defaults, name) if is_named else dataclasses.MISSING for name in NAMES}
     fields = [
@@ -152,8 +169,9 @@ def _command(defaults: Settings, is_named: bool) -> type:
         _field("config", Path | None, None, HELP["config"]),
         _field("out", Path | None, None, HELP["out"]),
         _field("resume", Path | None, None, HELP["resume"]),
+        _field("fork", Path | None, None, HELP["fork"]),
         _field("fresh_environments", bool, False, HELP["fresh_environments"]),
-        *[_field(name, type(value), value, HELP[name]) for name, value in run.Kept()._asdict().items()],
+        *[_field(name, type(value), value, HELP[name]) for name, value in kept._asdict().items()],
     ]
     return dataclasses.make_dataclass("Command", fields, frozen=True)
 
@@ -207,6 +225,7 @@ def _resume(arguments: list[str]) -> int:
     parser.add_argument("--fresh-environments", action="store_true")
     parser.add_argument("--checkpoint-seconds", type=float)
     parser.add_argument("--final-episodes", type=int)
+    parser.add_argument("--total-steps", type=int)
     given, others = parser.parse_known_args(arguments)
     if others:
         raise ValueError(
@@ -214,7 +233,16 @@ def _resume(arguments: list[str]) -> int:
         )
     folder = given.resume
     settings = RunFolder(folder).settings()
-    return _train(folder, settings, lambda options: run.resume(folder, options, given.fresh_environments), given)
+    changes = given.fresh_environments, given.total_steps
+    return _train(folder, settings, lambda options: run.resume(folder, options, *changes), given)
+
+
+def _fork(command: Any, settings: Settings) -> int:
+    if command.out is None:
+        raise ValueError("--fork RUN needs --out NEW, the folder of the new run.")
+    return _train(
+        command.out, settings, lambda options: run.fork(command.fork, settings, command.out, options), command
+    )
 
 
 def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:

