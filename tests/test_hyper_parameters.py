@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import pytest
 from agents import AGENTS
 
 import jaxrl_buffers as jb
-from algorithms import Averaged, Normalized, Torso
+from algorithms import Averaged, LinearDecay, Normalized, Torso
 
 COMMON = {"torso": Torso(), "schedule": None, "max_grad_norm": 0.5, "addons": ()}
 OFF_POLICY = COMMON | {"polyak": 0.995, "target_update_interval": 1}
@@ -50,6 +51,15 @@ def test_defaults_of_wrappers():
     agent = AGENTS["ddqn"]()
     assert Averaged(agent).rate == 0.999
     assert Normalized(agent).clip == 10
+
+
+@names
+def test_only_numbers_are_leaves(name):
+    """All else is part of the program: shapes, choices, and a schedule, which is a function."""
+    found = jax.tree.leaves(AGENTS[name](schedule=LinearDecay(4)))
+    numbers = {key for key, value in DEFAULTS[name].items() if type(value) in (int, float) and key[:4] != "num_"}
+    assert {type(leaf) for leaf in found} <= {int, float}
+    assert len(found) == len(numbers)
 
 
 @names
