@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_buffers import segment_ranges, segment_tree
 
-HEIGHTS = [8, 9, 64, 65, 300]  # one level, two, three and four; more than four rows at the first one
+HEIGHTS = [8, 9, 64, 65, 300]  # of one level to three
 find = jax.jit(segment_tree.find)
 find_between = jax.jit(segment_tree.find_between)
 
@@ -19,7 +19,7 @@ def whole_numbers(size: int) -> np.ndarray:
     return np.random.default_rng(size).integers(0, 4, size).astype(np.float32)
 
 
-@pytest.mark.parametrize("size", HEIGHTS)
+@pytest.mark.parametrize("size", [*HEIGHTS, 5_000])
 def test_a_threshold_on_the_border_of_two_leaves_finds_the_second(size):
     """Unit `k` of the mass lies at `[k, k + 1)`; its owner is found from its lower end, and from its middle."""
     leaves = whole_numbers(size)
@@ -53,6 +53,14 @@ def test_ranges_of_a_tree_amount_to_their_leaves(size):
     half = bounds[len(bounds) // 2]
     assert segment_tree.reduce(tree, half).total == leaves[half:].sum()
     assert segment_tree.reduce(tree, stop=half).total == leaves[:half].sum()
+
+
+@pytest.mark.parametrize("size", [*HEIGHTS, 5_000, 2**20])
+def test_no_operation_changes_the_shape_of_a_tree(size):
+    tree = jax.eval_shape(lambda: segment_tree.init(size))
+    leaves, places = jax.ShapeDtypeStruct((size,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.int32)
+    assert jax.eval_shape(segment_tree.from_leaves, leaves) == tree
+    assert jax.eval_shape(segment_tree.write, tree, places, jax.ShapeDtypeStruct((3,), jnp.float32)) == tree
 
 
 def test_leaves_outside_of_the_tree_are_zero():
