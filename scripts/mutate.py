@@ -126,10 +126,10 @@ class Runner:
         """Run the tests with `code` in the place of the file, and end this process."""
         import pytest
 
-        original, output = SourceFileLoader.get_code, (self.folder / "output").open("w").fileno()
+        original, output = SourceFileLoader.get_code, (self.folder / "output").open("w")
         SourceFileLoader.get_code = lambda own, name: code if Path(own.path) == self.path else original(own, name)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
         # Were assertions rewritten, a file that is also given as a test would be read from disk, past the loader.
         os._exit(pytest.main(["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", *self.arguments], plugins=[self]))
 
