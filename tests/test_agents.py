@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import re
 
 import chex
 import jax
@@ -91,12 +89,18 @@ def test_a_discount_of_zero_ignores_what_follows(name):
 
 
 @names
-def test_the_averaged_gradient_of_equal_workers_is_that_of_one(name):
-    """Row 43."""
+def test_the_averaged_gradient_of_two_workers_is_that_of_one(name):
+    """Row 43: either worker learns from one half of the batch."""
     agent, state, batch, key, jit_update = start(name)
     after, grads, _ = jit_update(agent, state, batch, key)
-    mean = jax.tree.map(lambda leaf: (leaf + leaf) / 2, jax.device_get(grads))
-    chex.assert_trees_all_close(jax.jit(type(agent).apply)(agent, state, mean), after, rtol=1e-5, atol=1e-7)
+    halves = [batch._replace(weights=jnp.array(weights)) for weights in ([2.0] * 3 + [0.0] * 3, [0.0] * 3 + [2.0] * 3)]
+    one, two = (jax.device_get(jit_update(agent, state, half, key)[1]) for half in halves)
+    assert any(np.any(a != b) for a, b in zip(leaves(one), leaves(two), strict=True))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
+    chex.assert_trees_all_close(mean, jax.device_get(grads), rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(
+        jax.jit(type(agent).apply)(agent, state, mean).optimizer, after.optimizer, rtol=1e-3, atol=1e-5
+    )
 
 
 @names
@@ -219,35 +223,6 @@ def test_the_wrong_action_space_is_refused(name):
     wrong = next(space for space in (Discrete(2), Box((-1.0,), (1.0,)), None) if not isinstance(space, fitting))
     with pytest.raises(ValueError, match="action space"):
         type(AGENTS[name]())(wrong)
-
-
-@pytest.mark.parametrize("name", ["ddqn", "ddpg", "td3", "sac", "mpo", "ppo"])
-def test_every_algorithm_tells_how_it_differs(name):
-    told = inspect.getmodule(type(AGENTS[name]())).__doc__
-    assert re.search(r"^Differences from the papers?: ", told, re.MULTILINE)
-    assert re.search(r"^Differences from PyTorchRL: ", told, re.MULTILINE)
-    assert re.search(r"https://arxiv.org/abs/\d+", told)
-
-
-COMMON = {"polyak": 0.995, "target_update_interval": 1, "max_grad_norm": 0.5}
-RATES = {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4}
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ddqn", COMMON | {"learning_rate": 1e-4, "initial_epsilon": 1.0, "epsilon_decay": 0.999}),
-        ("ddpg", COMMON | RATES | {"learning_rate_q": 1e-3}),  # the factory's; the class has 1e-4
-        ("td3", COMMON | RATES | {"target_update_interval": 2}),  # the paper's
-        ("sac", COMMON | RATES | {"learning_rate_alpha": 1e-4, "initial_alpha": 1.0, "target_entropy": None}),
-        ("mpo", COMMON | RATES | {"max_grad_norm": 0.1, "dual_constraint": 0.1, "kl_mean_constraint": 0.01}),
-    ],
-)
-def test_defaults_are_those_of_the_original(name, expected):
-    """Where its class and its factory differ, the module's docstring says which was taken."""
-    agent = AGENTS[name]()
-    assert {key: getattr(agent, key) for key in expected} == expected
-    assert "lass" in inspect.getmodule(type(agent)).__doc__.split("Differences from PyTorchRL")[1]
 
 
 def test_optimizer_state_has_no_learning_rate():

@@ -12,7 +12,7 @@ import rlax
 from agents import AGENTS, sample
 from scipy import stats
 
-from algorithms import Torso, losses, optimization
+from algorithms import Torso, losses, mpo_losses, optimization
 from algorithms.distributions import TanhNormal
 
 
@@ -36,6 +36,50 @@ def test_double_q_error_agrees_with_rlax():
 def test_targets_carry_no_gradient():
     grads = jax.grad(lambda value: losses.td_target(jnp.float32(1), jnp.float32(0.9), value))(jnp.float32(2))
     assert grads == 0
+
+
+SCALARS = [losses.td_target, losses.soft_value, losses.soft_policy_loss, losses.temperature_loss]
+RANKS = {function: (0, 0, 0) for function in SCALARS} | {
+    losses.clipped_surrogate_loss: (0, 0, 0, 0),
+    losses.double_q_value: (1, 1),
+    losses.exact_expectations: (2, 1),
+    losses.smoothed_action: (1, 1, 0),
+    mpo_losses.improved_policy: (1, 1, 0),
+    mpo_losses.temperature_loss: (1, 1, 0, 0),
+}
+
+
+@pytest.mark.parametrize("function", RANKS, ids=lambda function: f"{function.__module__}.{function.__name__}")
+def test_batches_are_refused(function):
+    """A batch that is not mapped over would broadcast in silence."""
+    ranks = RANKS[function]
+    fitting = [jax.ShapeDtypeStruct((2,) * rank, jnp.float32) for rank in ranks]
+    jax.eval_shape(function, *fitting)
+    for index, rank in enumerate(ranks):
+        batched = [*fitting]
+        batched[index] = jax.ShapeDtypeStruct((2,) * (rank + 1), jnp.float32)
+        with pytest.raises(AssertionError):
+            jax.eval_shape(function, *batched)
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        (losses.td_target, (0, 1, 2)),
+        (losses.soft_policy_loss, (2,)),
+        (losses.temperature_loss, (1, 2)),
+        (losses.clipped_surrogate_loss, (1, 2)),
+        (mpo_losses.improved_policy, (0, 1, 2)),
+        (mpo_losses.temperature_loss, (0, 1)),
+    ],
+)
+def test_what_is_given_carries_no_gradient(function, numbers):
+    """Nor does anything that another loss trains; all other arguments have one."""
+    arguments = [jnp.full((2,) * rank, 0.3 + 0.1 * index) for index, rank in enumerate(RANKS[function])]
+    slopes = jax.grad(lambda *values: jnp.sum(function(*values)), tuple(range(len(arguments))))(*arguments)
+    assert [index for index, slope in enumerate(slopes) if np.all(slope == 0)] == sorted(
+        {*numbers} | ({3} if function is losses.clipped_surrogate_loss else set())  # where nothing is clipped
+    )
 
 
 def test_soft_value_and_policy_loss_by_hand():

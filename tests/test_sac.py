@@ -11,9 +11,12 @@ from test_golden import linear
 from algorithms import SAC, Box, Discrete, Torso
 
 
-@pytest.mark.parametrize(("num_updates", "ratio"), [(0, 0.8), (50, 0.5), (100, 0.2), (10_000, 0.2)])
-def test_the_target_entropy_falls_linearly(num_updates, ratio):
-    agent = SAC(Discrete(4), target_entropy_ratio=0.8, final_target_entropy_ratio=0.2, annealing_updates=100)
+@pytest.mark.parametrize(
+    ("duration", "num_updates", "ratio"),
+    [(100, 0, 0.8), (100, 50, 0.5), (100, 100, 0.2), (100, 10_000, 0.2), (1, 1, 0.2)],
+)
+def test_the_target_entropy_falls_linearly(duration, num_updates, ratio):
+    agent = SAC(Discrete(4), target_entropy_ratio=0.8, final_target_entropy_ratio=0.2, annealing_updates=duration)
     np.testing.assert_allclose(agent._target_entropy(jnp.int32(num_updates)), ratio * np.log(4), rtol=1e-5)
 
 

@@ -1,0 +1,139 @@
+"""Segment trees of whole numbers, where sums are exact: every boundary between two leaves is in its place."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_buffers import segment_ranges, segment_tree
+
+HEIGHTS = [8, 9, 64, 65, 300]  # of one level to three
+find = jax.jit(segment_tree.find)
+find_between = jax.jit(segment_tree.find_between)
+
+
+def whole_numbers(size: int) -> np.ndarray:
+    """Return numbers from 0 to 3, each of which stands for as many units of mass."""
+    return np.random.default_rng(size).integers(0, 4, size).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [*HEIGHTS, 5_000])
+def test_a_threshold_on_the_border_of_two_leaves_finds_the_second(size):
+    """Unit `k` of the mass lies at `[k, k + 1)`; its owner is found from its lower end, and from its middle."""
+    leaves = whole_numbers(size)
+    owners = np.repeat(np.arange(size), leaves.astype(int))
+    tree, lower = segment_tree.from_leaves(jnp.asarray(leaves)), jnp.arange(owners.size, dtype=jnp.float32)
+    np.testing.assert_array_equal(find(tree, lower), owners)
+    np.testing.assert_array_equal(find(tree, lower + 0.5), owners)
+    start, stop = size // 5, size - size // 7
+    inside = owners[(owners >= start) & (owners < stop)]
+    lower = jnp.arange(owners.size, dtype=jnp.float32)
+    expected = np.append(inside, [inside[-1]] + [-1] * (owners.size - inside.size - 1))  # the total finds the last one
+    np.testing.assert_array_equal(
+        find_between(tree, start, stop, lower)[: inside.size + 1], expected[: inside.size + 1]
+    )
+    np.testing.assert_array_equal(
+        find_between(tree, start, stop, lower + 0.5), np.where(lower < inside.size, expected, -1)
+    )
+
+
+@pytest.mark.parametrize("size", HEIGHTS)
+def test_ranges_of_a_tree_amount_to_their_leaves(size):
+    leaves = whole_numbers(size)
+    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    bounds = sorted({0, 1, 7, 8, size // 3, size // 2, size - 1, size})
+    begins, ends = (jnp.array(side) for side in zip(*[(a, b) for a in bounds for b in bounds if a <= b], strict=True))
+    total, least, largest = jax.jit(jax.vmap(segment_tree.reduce, in_axes=(None, 0, 0)))(tree, begins, ends)
+    for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        part = leaves[begin:end]
+        expected = part.sum(), part[part > 0].min(initial=np.inf), part.max(initial=0)
+        assert (total[index], least[index], largest[index]) == expected
+    half = bounds[len(bounds) // 2]
+    assert segment_tree.reduce(tree, half).total == leaves[half:].sum()
+    assert segment_tree.reduce(tree, stop=half).total == leaves[:half].sum()
+
+
+@pytest.mark.parametrize("size", [*HEIGHTS, 5_000, 2**20])
+def test_no_operation_changes_the_shape_of_a_tree(size):
+    tree = jax.eval_shape(lambda: segment_tree.init(size))
+    leaves, places = jax.ShapeDtypeStruct((size,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.int32)
+    assert jax.eval_shape(segment_tree.from_leaves, leaves) == tree
+    assert jax.eval_shape(segment_tree.write, tree, places, jax.ShapeDtypeStruct((3,), jnp.float32)) == tree
+
+
+def test_leaves_outside_of_the_tree_are_zero():
+    tree = segment_tree.from_leaves(jnp.arange(1.0, 11.0))
+    places = jnp.array([-11, -10, -1, 0, 9, 10, 15, 16, 10**6])
+    np.testing.assert_array_equal(segment_tree.read(tree, places), [0, 0, 0, 1, 10, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("num_written", [1, 3, 40])
+def test_a_written_tree_is_that_of_its_leaves(num_written):
+    """On levels that are recomputed whole and on those that are not: this tree has rows of both kinds."""
+    size, rng = 8 * segment_tree.FAN_OUT * segment_tree.SMALL_LEVEL, np.random.default_rng(num_written)
+    leaves = rng.integers(0, 4, size).astype(np.float32)
+    places = np.append(rng.integers(0, size, num_written - 1), size - 1).astype(np.int32)
+    values = rng.integers(1, 9, num_written).astype(np.float32)
+    where = np.append(rng.random(num_written - 1) < 0.7, True)
+    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    written = jax.jit(segment_tree.write)(tree, places, values, where)
+    for place, value, is_written in zip(places, values, where, strict=True):
+        leaves[place] = value if is_written else leaves[place]
+    expected = segment_tree.from_leaves(jnp.asarray(leaves))
+    for field in ("leaves", "inner", "top"):
+        np.testing.assert_array_equal(getattr(written, field), getattr(expected, field))
+    assert segment_tree.reduce(written) == (leaves.sum(), 1, leaves.max())
+
+
+def test_picking_a_child():
+    masses = jnp.array([[0.0, 2, 0, 3, 0]] * 6 + [[0.0] * 5])
+    child, rest, mass = segment_tree.pick(masses, jnp.array([0.0, 1.5, 2, 4.5, 5, 9, 1]))
+    assert child.tolist() == [1, 1, 3, 3, 3, 3, 0]
+    assert rest.tolist() == [0, 1.5, 0, 2.5, 3, 7, 1]
+    assert mass.tolist() == [2, 2, 3, 3, 3, 3, 0]
+
+
+def test_strata_do_not_overlap():
+    ends = np.float32([0, 0.25, np.nextafter(np.float32(1), np.float32(0))])
+    for uniform in ends:
+        places = np.asarray(segment_tree.fractions(jnp.full(4_096, uniform), stratified=True), np.float64) * 4_096
+        assert np.all(np.floor(places) == np.arange(4_096))
+        np.testing.assert_allclose(places - np.arange(4_096), uniform, atol=3e-4)
+        np.testing.assert_array_equal(segment_tree.fractions(jnp.full(3, uniform), stratified=False), uniform)
+
+
+def test_draws_inside_of_ranges():
+    """Of two ranges and an empty one; the strata are laid along the ranges in the order in which they are given."""
+    leaves = np.zeros(300, np.float32)
+    leaves[[3, 100, 101, 250, 299]] = [1, 2, 5, 1, 4]
+    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    begins, ends = jnp.array([200, 40, 0]), jnp.array([300, 40, 101])
+    draw = jax.jit(segment_ranges.draw, static_argnames=("batch_size", "stratified"))
+    indices, drawn, summary = draw(tree, jax.random.key(0), batch_size=80, begins=begins, ends=ends)
+    assert indices.tolist() == [250] * 10 + [299] * 40 + [3] * 10 + [100] * 20
+    np.testing.assert_array_equal(drawn, leaves[np.asarray(indices)])
+    assert tuple(summary) == tuple(segment_ranges.reduce(tree, begins, ends)) == (8, 1, 4)
+    free, _, _ = draw(tree, jax.random.key(0), batch_size=8_000, begins=begins, ends=ends, stratified=False)
+    counts = np.bincount(free, minlength=300)
+    assert counts.sum() == counts[[3, 100, 250, 299]].sum()
+    np.testing.assert_allclose(counts[[3, 100, 250, 299]] / 1_000, [1, 2, 1, 4], atol=0.2)
+    nothing, zero, _ = draw(tree, jax.random.key(0), batch_size=2, begins=begins[1:2], ends=ends[1:2])
+    assert zero.tolist() == [0, 0]
+    assert nothing.shape == (2,)
+
+
+def test_a_range_is_chosen_by_its_share_of_the_mass():
+    masses = jnp.array([0.0, 2.0, 0.0, 3.0, 0.0])
+    chosen, rest = segment_ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
+    assert chosen.tolist() == [1, 1, 3, 3, 3]
+    assert rest.tolist() == [0, 1.5, 0, 2.5, 3]
+
+
+def test_numbers_are_drawn_afresh_when_their_bits_are_used_up():
+    scale = float(2**segment_ranges.BITS_PER_UNIFORM)
+    mass, drawn_for = jnp.array([1.0, 1.0]), jnp.array([scale, 1.01 * scale])
+    residual, now_for = segment_ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for)
+    assert residual.tolist() == [0.25, 0.5]
+    assert now_for.tolist() == [scale, 1]
