@@ -178,9 +178,8 @@ def _build(kind: Any, config: Any) -> Any:
     if name not in _components:
         raise _Problems([(("name",), f"{shown(name)} is unknown, expected one of {', '.join(sorted(_components))}.")])
     unknown = [shown(key, str) for key in config if key not in ("name", "config")][:MOST_TOLD]
-    found: list[tuple[tuple[str | int, ...], str]] = [
-        ((key,), "is unknown, expected: name, config.") for key in unknown
-    ]
+    text = "is unknown, expected are: name, config."
+    found: list[tuple[tuple[str | int, ...], str]] = [((key,), text) for key in unknown]
     given = {} if config.get("config") is None else config["config"]
     if not isinstance(given, Mapping):
         found.append((("config",), f"got {shown(given)}, expected the keys of {name} with their values."))
