@@ -70,8 +70,12 @@ def convolve(
 def _product_of_patches(
     images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, precision: Any
 ) -> jax.Array:
-    """Return all patches side by side `[B, height, width, places * channels]`, multiplied by the flat kernel."""
-    height, width, _, num_features = kernel.shape
+    """Return all patches `[B, height, width, places, channels]`, multiplied by the kernel.
+
+    Places and channels stay two axes: as one, the gradient of the kernel gets another form, which takes 1.5 times as
+    long at MinAtar's sizes.
+    """
+    height, width, num_channels, num_features = kernel.shape
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)
     images = jnp.pad(images, ((0, 0), *padding, (0, 0)))
@@ -81,4 +85,5 @@ def _product_of_patches(
         for row in range(height)
         for column in range(width)
     ]
-    return jnp.matmul(jnp.concatenate(shifted, axis=-1), kernel.reshape(-1, num_features), precision=precision)
+    patches, kernel = jnp.stack(shifted, axis=-2), kernel.reshape(-1, num_channels, num_features)
+    return lax.dot_general(patches, kernel, (((3, 4), (0, 1)), ((), ())), precision=precision)
