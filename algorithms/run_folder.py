@@ -169,8 +169,7 @@ class RunFolder:
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         """Add a line of metrics; numbers that are not finite become null."""
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(_plain(metrics)) + "\n")
+        durable.append_text(self._metrics, json.dumps(_plain(metrics)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""

@@ -23,7 +23,10 @@ class Progress(NamedTuple):
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Progress:
         """Return what a checkpoint says of it."""
-        return cls(**{name: saved[name] for name in cls._fields})
+        try:
+            return cls(iteration=int(saved["iteration"]), seconds=float(saved["seconds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the checkpoint is not one of a run: {error!r} in {dict(saved)}.") from None
 
     def steps(self, plan: Plan) -> int:
         """Return how many environment steps of each seed were made."""

@@ -78,6 +78,15 @@ def write_text(path: Path, text: str) -> None:
     rename(aside, path)
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of a file, which is made if it does not exist; it need not be on the disk before `sync`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        NewFile(descriptor).write(text.encode())
+    finally:
+        os.close(descriptor)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder with all that is in it, as far as that is possible."""
     for parent, folders, files in os.walk(path, topdown=False):

@@ -65,7 +65,7 @@ class Recorder:
         if name == "open":
             self._paths[outcome] = path
             if others[0] & os.O_CREAT:
-                self.log.append(("create", path))
+                self.log.append(("create", path, bool(others[0] & os.O_TRUNC)))
         elif name == "close":
             self._paths = {number: open_path for number, open_path in self._paths.items() if open_path != path}
         elif name == "write":
@@ -123,8 +123,10 @@ class Disk:
 
     def _lay_out(self, number: int, target: Path) -> None:
         if number not in self._folders:
-            data = self._data[number]
-            target.write_bytes(data if self._synced.get(number) == data else self._contents(data))
+            synced = self._synced.get(number, b"")
+            has_more = self._data[number].startswith(synced)  # appended, and else written anew
+            kept = synced if has_more else b""
+            target.write_bytes(kept + self._contents(self._data[number][len(kept) :]))
             return
         target.mkdir()
         for name, inside in self._folders[number].items():
@@ -149,9 +151,9 @@ class Disk:
     def _mkdir(self, path: Path) -> None:
         self._folders[self._new(path)] = {}
 
-    def _create(self, path: Path) -> None:
+    def _create(self, path: Path, empties: bool) -> None:
         number = self._paths[path] if path in self._paths else self._new(path)
-        self._data[number] = b""
+        self._data[number] = b"" if empties else self._data.get(number, b"")
 
     def _write(self, path: Path, data: bytes) -> None:
         self._data[self._paths[path]] += data

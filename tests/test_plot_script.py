@@ -105,7 +105,7 @@ def test_a_last_line_that_was_not_finished(main, capsys, tmp_path):
     assert main([str(folder.path)]) == 2
     text = capsys.readouterr()
     assert text.out.split() == [str(folder.curve)]
-    assert "holds no checkpoint" in text.err
+    assert "is gone: the run was saved before" in text.err
 
 
 @pytest.mark.parametrize(

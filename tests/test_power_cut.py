@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 from fault_disk import CONTENTS, SURVIVORS, Disk, Killed, Recorder
 
+from algorithms import presets
+from algorithms.run_folder import RunFolder
 from jaxrl_buffers import checkpoint, durable
 
 NUM_SAVES = 3  # with the third the first one goes
@@ -175,6 +178,51 @@ def test_a_text_is_the_old_or_the_new_one(tmp_path):
             found = (left / "file").read_text() if (left / "file").exists() else ""
             assert found in texts[count : count + 2]
             shutil.rmtree(left)
+
+
+def test_a_run_folder_after_a_power_cut(tmp_path):
+    """It is there with its settings or not at all; no line of metrics from before the checkpoint is missing."""
+    recorder = Recorder(tmp_path / "disk")
+    recorder.root.mkdir()
+    folder = RunFolder(recorder.root / "runs" / "run")
+    settings = presets.preset("ddqn", "CartPole-v1")
+    with recorder():
+        folder.create(settings)
+        recorder.acknowledge(0)
+        folder.save(LIKE, settings, {"steps": 0})
+        for count in range(1, 4):
+            folder.append({"steps": count})
+            folder.save(LIKE, settings, {"steps": count})
+            recorder.acknowledge(count)
+        folder.finish({"steps": 3})
+        recorder.acknowledge(4)
+    acknowledged, rng = -1, np.random.default_rng(0)
+    for length, (name, *arguments) in enumerate(recorder.log, 1):
+        acknowledged = arguments[0] if name == "acknowledge" else acknowledged
+        for survives, contents in [("nothing", "empty"), ("names", "zeros"), ("some", "half"), ("removals", "whole")]:
+            left = tmp_path / "left"
+            Disk(recorder.root, recorder.log[:length], survives, contents, rng).lay_out(left)
+            check_folder(RunFolder(left / "runs" / "run"), settings, acknowledged)
+            shutil.rmtree(left)
+
+
+def check_folder(folder, settings, acknowledged):
+    assert folder.path.exists() or acknowledged < 0
+    if not folder.path.exists():
+        folder.create(settings)
+    assert folder.settings() == settings
+    assert folder.options() == {}
+    if folder.has_checkpoint:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            steps = folder.restore(LIKE)[1]["steps"]
+        folder.keep_metrics(steps)
+        assert folder.metrics() == [{"steps": count} for count in range(1, steps + 1)]
+        assert steps >= min(acknowledged, 3)
+    else:
+        assert acknowledged <= 0
+    if acknowledged == 4:
+        assert json.loads((folder.path / "result.json").read_text()) == {"steps": 3}
 
 
 SAVE_FOR_EVER = """

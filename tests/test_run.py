@@ -17,6 +17,7 @@ import pytest
 from algorithms import Plan, plotting, presets, run
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
+from jaxrl_buffers import checkpoint
 
 PLAN = Plan(
     total_steps=300,
@@ -161,6 +162,34 @@ def test_a_run_that_died_continues_from_its_last_checkpoint(finished, tmp_path):
     assert len(folder.metrics()) == 2
     run.resume(tmp_path / "run", FEW)
     same_outcome(folder, finished[0])
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_continues_from_the_one_before(finished, tmp_path):
+    class Died(Exception):
+        pass
+
+    def die(report):
+        if report.steps >= 240:
+            raise Died
+
+    with pytest.raises(Died):
+        run.start(SETTINGS, tmp_path / "run", FEW._replace(on_chunk=die, checkpoint_seconds=0))
+    folder = RunFolder(tmp_path / "run")
+    before, newest = sorted((tmp_path / "run" / "checkpoint").iterdir())
+    arrays = bytearray((newest / "arrays.bin").read_bytes())
+    arrays[len(arrays) // 2] ^= 1
+    (newest / "arrays.bin").write_bytes(arrays)
+    with pytest.warns(UserWarning, match=f"{newest.name} is damaged: .* Went back to .*{before.name}"):
+        run.resume(tmp_path / "run", FEW)
+    same_outcome(folder, finished[0])
+
+
+def test_a_checkpoint_of_something_else(finished, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(SETTINGS)
+    checkpoint.save(folder.path / "checkpoint", programs().init(), metadata={"iteration": "x"})
+    with pytest.raises(ValueError, match="the checkpoint is not one of a run"):
+        run.resume(folder.path)
 
 
 def test_a_finished_run_can_be_resumed(finished):

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from algorithms import presets, run
+from algorithms import memory_need, presets, run
 from algorithms.run_folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +67,16 @@ def test_help_explains_every_option(main, capsys):
         main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    for option in ("ALGORITHM", "ENVIRONMENT", "--total-steps", "--buffer", "--n-step", "--num-seeds", "--resume"):
+    for option in (
+        "ALGORITHM",
+        "ENVIRONMENT",
+        "--total-steps",
+        "--buffer",
+        "--n-step",
+        "--num-seeds",
+        "--resume",
+        "--fork",
+    ):
         assert option in text
     for option in ("--out", "--agent.learning-rate", "--sampler.alpha", "--num-test-episodes", "--checkpoint-seconds"):
         assert option in text
@@ -124,11 +133,24 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
     assert results[0]["episodes"] == results[1]["episodes"] == 2
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
-    config = json.loads((folder / "config.json").read_text())
-    config["plan"]["total_steps"] = 4_600  # the one setting that may be changed
-    (folder / "config.json").write_text(json.dumps(config))
-    assert main(["--resume", "killed"]) == 0
-    assert json.loads((folder / "result.json").read_text())["steps"] == 4_600
+    with RunFolder(folder).lock():
+        capsys.readouterr()
+        assert main(["--resume", "killed"]) == 2
+        error = capsys.readouterr().err
+        assert "is in use by another process" in error
+        assert len(error.splitlines()) == 1
+
+    assert main(["--resume", "killed", "--total-steps", "4_640"]) == 0
+    assert json.loads((folder / "result.json").read_text())["steps"] == 4_640
+    assert [line["steps"] for line in RunFolder(folder).metrics()][-3:] == [4_200, 4_600, 4_640]
+
+    fork = ("--fork", "killed", "--out", "fork", "--total-steps", "4_720", "--agent.learning-rate", "1e-5")
+    assert main([*fork]) == 0
+    settings = RunFolder("fork").settings()
+    assert settings.agent["learning_rate"] == 1e-5
+    assert settings.seed == 3
+    result = json.loads(Path("fork", "result.json").read_text())
+    assert (result["steps"], result["episodes"]) == (4_720, 2)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +183,9 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         (("--resume", "existing", "--seed", "4"), "takes no other settings"),
         (("--resume", "nothing", "--fresh-environments"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--fresh-environments"), "goes with --resume"),
+        (("--fork", "nothing", "--out", "new"), "is no run folder"),
+        (("--fork", "existing", "--config", "file"), "give what changes as options"),
+        (("--resume", "nothing", "--total-steps", "500"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--hindsight", "future"), "CartPole-v1 has no goals"),
         (("ddqn", "CartPole-v1", "--sequence-length", "0"), "sequence_length"),
         (("ddqn", "CartPole-v1", "--burn-in", "-1"), "burn_in"),
@@ -199,6 +224,16 @@ def test_defaults_follow_the_number_of_environments(main, tmp_path, monkeypatch)
     ]
 
 
+def test_a_run_that_memory_cannot_hold(main, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory_need, "available", lambda: 24 * 10**9)
+    assert main(["ddqn", "CartPole-v1", "--capacity", "1000000000"]) == 2
+    error = capsys.readouterr().err
+    assert "needs about 56.9 GB of memory, and 24.0 GB are free; use a smaller --capacity" in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def begun(tmp_path):
     """A run that was killed before its first checkpoint."""
@@ -214,6 +249,14 @@ def test_options_that_a_resumed_run_keeps(main, begun, monkeypatch):
         with pytest.raises(SystemExit):
             main(["--resume", str(begun.path), *options])
     assert found == [run.Kept(60.0, 7), run.Kept(9.0, 3)]
+
+
+def test_a_fork_needs_a_folder_of_its_own(main, capsys, begun):
+    assert main(["--fork", str(begun.path)]) == 2
+    assert "needs --out NEW" in capsys.readouterr().err
+    assert main(["--fork", str(begun.path), "--out", str(begun.path.with_name("fork"))]) == 2
+    assert "holds no checkpoint" in capsys.readouterr().err
+    assert [path.name for path in begun.path.parent.iterdir()] == ["run"]
 
 
 def test_settings_that_no_agent_has(main, capsys, begun):
