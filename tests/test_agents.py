@@ -12,7 +12,7 @@ import pytest
 from agents import AGENTS, OBS, OFF_POLICY, observations, sample
 
 import jaxrl_buffers as jb
-from algorithms import Box, Discrete, optimization
+from algorithms import Box, Discrete, faults, optimization
 from algorithms.experiment import ACTION_SPACES
 
 names = pytest.mark.parametrize("name", AGENTS)
@@ -89,18 +89,31 @@ def test_a_discount_of_zero_ignores_what_follows(name):
 
 
 @names
-def test_the_averaged_gradient_of_two_workers_is_that_of_one(name):
-    """Row 43: either worker learns from one half of the batch."""
+def test_the_averaged_gradient_of_two_halves_is_that_of_the_whole(name):
+    """Row 43: so workers that each see a part learn as one that sees all."""
     agent, state, batch, key, jit_update = start(name)
-    after, grads, _ = jit_update(agent, state, batch, key)
-    halves = [batch._replace(weights=jnp.array(weights)) for weights in ([2.0] * 3 + [0.0] * 3, [0.0] * 3 + [2.0] * 3)]
-    one, two = (jax.device_get(jit_update(agent, state, half, key)[1]) for half in halves)
-    assert any(np.any(a != b) for a, b in zip(leaves(one), leaves(two), strict=True))
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
-    chex.assert_trees_all_close(mean, jax.device_get(grads), rtol=1e-4, atol=1e-5)
-    chex.assert_trees_all_close(
-        jax.jit(type(agent).apply)(agent, state, mean).optimizer, after.optimizer, rtol=1e-3, atol=1e-5
-    )
+    batch = batch._replace(weights=jnp.array([1.0, 0.5, 2.0, 1.5, 1.0, 0.7]))
+    halves = [jnp.where(jnp.arange(6) % 2 == index, 2 * batch.weights, 0) for index in range(2)]
+    _, whole, _ = jit_update(agent, state, batch, key)
+    parts = [jit_update(agent, state, batch._replace(weights=weights), key)[1] for weights in halves]
+    assert any(np.any(a != b) for a, b in zip(*map(leaves, parts), strict=True))
+    if name.startswith("ppo"):  # whose mean is over the rows that count, by weight
+        shares = [jnp.sum(weights) / 2 / jnp.sum(batch.weights) for weights in halves]
+    else:
+        shares = [0.5, 0.5]
+    mean = jax.tree.map(lambda a, b: shares[0] * a + shares[1] * b, *map(jax.device_get, parts))
+    chex.assert_trees_all_close(mean, jax.device_get(whole), rtol=1e-4, atol=1e-6)
+
+
+@names
+def test_a_loss_that_is_not_finite_is_found(name):
+    agent, state, batch, key, jit_update = start(name)
+    rows = batch.batch
+    bad = {"reward": rows.reward.at[1].set(jnp.nan)} if name in OFF_POLICY else {"return_": rows.return_ + jnp.inf}
+    for changes, expected in (({}, 0), (bad, 1)):
+        _, grads, info = jit_update(agent, state, batch._replace(batch=rows._replace(**changes)), key)
+        counts = faults.of_update(grads, info.metrics)
+        assert (counts["nonfinite_losses"], counts["nonfinite_gradients"]) == (expected, expected)
 
 
 @names

@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from algorithms import DDPG, DDQN, SAC, TD3, Box, Discrete, Torso
 from jaxrl_buffers import Batch, Handle, Sample
@@ -115,3 +116,30 @@ def test_discrete_sac_takes_a_target_entropy_at_its_word():
     check(discrete_sac(target_entropy=1.076640), loss_alpha=0.052668)
     expected = np.log(0.5) * 0.9753 * 0.75  # -mean(w log_alpha log_prob)
     np.testing.assert_allclose(discrete_sac(target_entropy=0.0)["loss_alpha"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "td3", "sac", "sac_discrete"])
+def test_the_policy_learns_from_the_critics_and_not_from_their_targets(kind):
+    agent, action = {
+        "ddpg": (DDPG(BOX, LINEAR), CONTINUOUS),
+        "td3": (TD3(BOX, LINEAR), CONTINUOUS),
+        "sac": (SAC(BOX, LINEAR), CONTINUOUS),
+        "sac_discrete": (SAC(Discrete(3), LINEAR), jnp.array([0, 1])),
+    }[kind]
+
+    @jax.jit
+    def actor_gradients():
+        state = agent.init(jax.random.key(0), jax.ShapeDtypeStruct((3,), jnp.float32), agent.action_space.example)
+        changed = jax.tree.map(lambda leaf: 1 - 2 * leaf, (state.params.critics, state.target))
+        states = (
+            state,
+            state._replace(target=changed[1]),
+            state._replace(params=state.params._replace(critics=changed[0])),
+        )
+        found = [agent.gradients(state, sample(action, (1.0, 0.5)), jax.random.key(1), 0) for state in states]
+        return [(grads.actor, info.metrics["loss_pi"]) for grads, info in found]
+
+    before, other_target, other_critics = actor_gradients()
+    jax.tree.map(np.testing.assert_array_equal, before, other_target)
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(other_critics), strict=True)
+    assert all(np.any(a != b) for a, b in pairs)

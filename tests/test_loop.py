@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from helpers import leaves, rewards_chunk
 from test_in_place import compiled_as_usual, whole_array_operations
 
@@ -61,6 +62,8 @@ def test_budgets_are_met_exactly():
 def test_metrics_have_names():
     _, _, (_, metrics) = trained()
     expected = {"steps", "returns", "loss_q", "q", "grad_norm_q", "epsilon", "priority", "weight", "sample_age"}
+    expected |= {"nonfinite_rewards", "nonfinite_observations", "nonfinite_losses", "nonfinite_gradients"}
+    expected |= {"truncated_episodes", "ended_both_ways"}
     assert expected | {"episodes", "episode_return", "episode_length"} == set(metrics)
     assert all(jnp.all(jnp.isfinite(value)) for value in metrics.values())
     np.testing.assert_allclose(metrics["episode_return"], metrics["episode_length"])
@@ -140,6 +143,55 @@ def test_a_train_step_is_a_sample_gradients_and_their_application(agent):
     updated = BUFFER.update_priorities(buffer, sample.handle, infos[0].priorities)
     chex.assert_trees_all_close(after.sampler, updated.sampler, rtol=1e-5)
     np.testing.assert_allclose(metrics["priority"], jnp.mean(infos[0].priorities), rtol=1e-5)
+
+
+class Ruler(struct.PyTreeNode):
+    """A buffer that only notes what it is asked and told."""
+
+    num_envs = 1
+
+    def add(self, state, chunk):
+        return state | {"added": state["added"] + chunk.reward.size}
+
+    def observe(self, state, mean_return):
+        # Behind `add`, and before any sample of the iteration.
+        return state | {"observed": jnp.append(state["observed"][1:], mean_return), "updates": jnp.int32(0)}
+
+    def sample(self, state, key, batch_size, progress):
+        # The progress goes where `update_priorities` finds it.
+        rows = jax.tree.map(lambda leaf: jnp.zeros((batch_size, *leaf.shape), leaf.dtype), ENV.transition())
+        batch = jb.Batch(rows.obs, rows.action, rows.reward, rows.reward, rows.next_obs, rows.terminated, ())
+        none = jnp.zeros(batch_size, jnp.int32)
+        return jb.Sample(batch, jb.Handle(none, none + jnp.int32(1_000 * progress)), jnp.ones(batch_size))
+
+    def update_priorities(self, state, handle, priorities, mask):
+        progress = state["progress"].at[state["updates"]].set(handle.position[0])
+        return state | {"progress": progress, "updates": state["updates"] + 1}
+
+    def age(self, state, handle):
+        return handle.position
+
+
+def test_a_buffer_is_told_the_progress_and_the_returns():
+    """Each of the updates of an iteration tells how far that has come; episodes that ended are told before them."""
+    plan = Plan(total_steps=200, start_steps=0, update_every=100, num_updates=4, mini_batch_size=2)
+    state = {"added": jnp.int32(0), "updates": jnp.int32(0)}
+    state |= {"progress": jnp.full(4, -1), "observed": jnp.full(2, jnp.nan)}
+
+    @jax.jit
+    def learn(key):
+        agent_state = AGENT.init(key, ENV.obs, ENV.action_space.example)
+        collector = loop.Collector(ENV.reset(key, 1), ())
+        keys = loop._iteration_keys(key, plan)
+        _, chunk, finished = loop.collect(AGENT, agent_state, ENV, collector, keys.act, keys.env)
+        return loop._learn(AGENT, Ruler(), agent_state, state, chunk, finished, keys, plan)[1], finished
+
+    after, finished = learn(jax.random.key(3))
+    assert after["added"] == 100
+    assert after["progress"].tolist() == [0, 250, 500, 750]
+    assert finished.ended.sum() > 0
+    expected = finished.episode_return.sum() / finished.ended.sum()
+    np.testing.assert_allclose(after["observed"], [jnp.nan, expected], rtol=1e-6)
 
 
 def test_keys_are_never_reused():
