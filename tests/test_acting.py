@@ -52,7 +52,7 @@ def test_discrete_actions_are_the_best_or_follow_the_probabilities(name):
             log_probs = over_batch(CategoricalActor(ACTIONS, TORSO))(state.params.actor, OBS)
             q, wanted = log_probs, jnp.exp(log_probs[0])
         seen = agent.replace(policy_temperature=2.0) if name == "ddqn" else agent
-        best, drawn = (agent.act(state, obs, (), key, flag)[0] for obs, flag in ((OBS, True), (same, False)))
+        best, drawn = (agent.act(state, obs, (), key, *flag)[0] for obs, flag in ((OBS, (True,)), (same, ())))
         return jnp.argmax(q, axis=1), best, drawn, wanted, log_probs, seen.distribution(state, OBS).log_probs
 
     expected, best, drawn, wanted, log_probs, told = run(jax.random.key(1))
@@ -69,7 +69,7 @@ def test_continuous_actions_are_the_mean_or_drawn_around_it(name):
     @jax.jit
     def run():
         state = made(agent)
-        acts = [agent.act(state, OBS, (), key, flag) for flag in (True, False)]
+        acts = [agent.act(state, OBS, (), key, *flag) for flag in ((True,), ())]
         return gaussian(state.params.actor, OBS), acts, agent.distribution(state, OBS)
 
     (mean, std), (best, drawn), told = jax.device_get(run())
@@ -95,7 +95,7 @@ def test_deterministic_policies_are_disturbed_by_noise_when_they_explore(name):
         state = state._replace(params=jax.tree.map(lambda leaf: 0.3 * leaf, state.params))  # away from the bounds
         obs, carry = jnp.broadcast_to(OBS[:1], (num, 3)), agent.initial_carry(num)
         action = over_batch(DeterministicActor(SIZE, TORSO))(state.params.actor, OBS)
-        acts = [agent.act(state, obs, carry, key, flag)[0] for flag in (True, False)]
+        acts = [agent.act(state, obs, carry, key, *flag)[0] for flag in ((True,), ())]
         return action, acts, agent.distribution(state, OBS)
 
     action, (best, drawn), told = jax.device_get(run(jax.random.key(1)))

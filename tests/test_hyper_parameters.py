@@ -47,6 +47,14 @@ def test_defaults(name):
     assert {field.name: field.default for field in fields if field.name != "action_space"} == DEFAULTS[name]
 
 
+@names
+def test_samples_are_gone_over_once_by_networks_in_their_roles(name):
+    agent = AGENTS[name]()
+    num_critics = {"ddpg": (1,), "td3": (2,), "sac": (2,)}.get(name, ())
+    actor = () if name == "ddqn" else (("actor", ()),)
+    assert (agent.num_passes, agent.roles) == (1, (*actor, ("critic", num_critics)))
+
+
 def test_defaults_of_wrappers():
     agent = AGENTS["ddqn"]()
     assert Averaged(agent).rate == 0.999

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -280,13 +281,13 @@ def test_training_evaluates_at_intervals_and_at_the_end():
     assert (state.iteration, state.buffer.rows, state.agent.rows) == (5, 26, 26)
 
 
-def test_training_begins_with_given_data_and_without_first_steps():
-    plan = Plan(total_steps=8, num_envs=2, start_steps=6, update_every=2, num_updates=1, mini_batch_size=4)
+def test_training_goes_on_with_given_data():
+    plan = dataclasses.replace(PLAN, total_steps=10)
     given = BUFFER.init(SimpleNamespace(extras={"carry": {"pairs": np.zeros(2)}}))._replace(rows=jnp.int32(1000))
     state = jax.eval_shape(lambda: loop.init(jax.random.key(0), Agent(), BUFFER, ENV, plan, given))
     assert {"priority", "sample_age", "step", "weight"} <= set(state.sums.names)
-    held = jax.jit(lambda: loop.init(jax.random.key(0), Agent(), BUFFER, ENV, plan, given).buffer.rows)()
-    assert held == 1000 + 6
+    trained, _ = jax.jit(lambda: loop.train(jax.random.key(0), Agent(), BUFFER, ENV, plan, given))()
+    assert trained.buffer.rows == 1000 + 10
 
 
 def test_new_episodes_break_what_is_stored(iterated):
@@ -297,6 +298,22 @@ def test_new_episodes_break_what_is_stored(iterated):
     np.testing.assert_array_equal(anew.collector.carry["pairs"], np.full((2, 2), 9))
     later = loop.begin_anew(after._replace(iteration=after.iteration + 1), Agent(), BUFFER, ENV)
     assert not distinct(anew.collector.env.inner) & distinct(later.collector.env.inner)
+
+
+def test_new_episodes_have_a_key_of_their_own(iterated):
+    """Not one of those into which an iteration splits its key, which are the same as folded ones."""
+
+    class Showing(Counting):
+        def reset(self, key, num_envs):
+            return super().reset(key, num_envs)._replace(inner=jax.random.key_data(key))
+
+    _, after = iterated
+    plan = Plan(total_steps=1_000, num_envs=2, start_steps=0, update_every=100, num_updates=50)
+    anew = loop.begin_anew(after, Agent(), BUFFER, Showing())
+    keys = loop._iteration_keys(jax.random.fold_in(after.key, after.iteration), plan)
+    taken = distinct(np.concatenate([jax.random.key_data(part).reshape(-1, 2) for part in keys]))
+    assert len(taken) == 50 + 100 + 50 + 50
+    assert not taken & distinct(anew.collector.env.inner)
 
 
 class OnPolicy(Agent):
