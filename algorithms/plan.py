@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import Any
 
 import jax
 
@@ -85,6 +86,10 @@ class Plan:
                 "more, which cannot be counted; make fewer."
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON knows it."""
+        return {name: int(value) if isinstance(value, int) else value for name, value in vars(self).items()}
+
     def _follow(self) -> None:
         """Round numbers that nobody asked for up to what fits."""
         self._collect(_round_up(self.update_every, self.num_envs))
@@ -130,7 +135,8 @@ class Plan:
 
     def as_suggestion(self) -> Plan:
         """Return the plan with numbers that give way to those that somebody asks for."""
-        values = {name: value for name, value in vars(self).items() if name not in ("num_envs", "num_test_episodes")}
+        own = ("num_envs", "num_test_episodes", "on_nan")  # on which nothing else depends, or everything
+        values = {name: value for name, value in vars(self).items() if name not in own}
         return dataclasses.replace(self, **{name: Suggested(value) for name, value in values.items()})
 
     def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:

@@ -216,7 +216,7 @@ class Settings:
         """Return the settings as JSON knows them, without those whose place a whole component takes."""
         replaced = self.replaced
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in replaced}
-        return {**values, "plan": {name: int(value) for name, value in values["plan"].items()}}
+        return {**values, "plan": self.plan.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:

@@ -163,7 +163,7 @@ def _command(defaults: Settings, is_named: bool, kept: run.Kept) -> type:
     names = {name: getattr(defaults, name) if is_named else dataclasses.MISSING for name in NAMES}
     fields = [
         *[_field(name, str, default, HELP[name], positional=True) for name, default in names.items()],
-        *_fields(Plan, {name: int(value) for name, value in vars(defaults.plan).items()}),
+        *_fields(Plan, defaults.plan.to_dict()),
         *_fields(Settings, {name: getattr(defaults, name) for name in _flat_settings(defaults)}),
         *[(name, *_group(component, getattr(defaults, name))) for name, component in defaults.groups.items()],
         _field("config", Path | None, None, HELP["config"]),

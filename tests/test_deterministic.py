@@ -12,8 +12,8 @@ import pytest
 import rlax
 from test_golden import linear, stacked
 
+import jaxrl_buffers as jb
 from algorithms import DDPG, TD3, Box, Torso
-from algorithms.environments import Finished
 from algorithms.metrics import Scalars, Sums
 from jaxrl_buffers import Batch, Handle, Sample
 
@@ -159,12 +159,14 @@ def test_the_policy_gradient_is_computed_only_where_it_is_used():
 def test_means_of_the_policy_are_over_updates_that_moved_it():
     zero = Sums.zero(("grad_norm_pi", "loss_pi", "loss_q", "moves_policy"))
     values = jnp.array([[2.0, -1.0, 1.0, 1.0], [0.0, 0.0, 2.0, 0.0], [4.0, -3.0, 6.0, 1.0]])
-    nothing = Finished(*[jnp.zeros((1, 1))] * 3)
-    means = zero.add(Scalars(zero.names, values), nothing).means()
+    row = jb.Transition(jnp.zeros((1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)), *[jnp.zeros((1, 1), bool)] * 2, ())
+    means = zero.add(jnp.int32(1), row, updates=Scalars(zero.names, values)).read()
     assert (means["grad_norm_pi"], means["loss_pi"], means["loss_q"]) == (3, -2, 3)
     np.testing.assert_allclose(means["moves_policy"], 2 / 3)
     plain = Sums.zero(("loss_pi",))
-    assert plain.add(Scalars(plain.names, values[:, 1:2]), nothing).means()["loss_pi"] == pytest.approx(-4 / 3)
+    assert plain.add(jnp.int32(1), row, updates=Scalars(plain.names, values[:, 1:2])).read()[
+        "loss_pi"
+    ] == pytest.approx(-4 / 3)
 
 
 def test_the_policy_gradient_agrees_with_rlax():

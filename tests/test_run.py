@@ -255,14 +255,15 @@ def test_metrics_are_cut_by_their_steps(tmp_path):
     folder = RunFolder(tmp_path)
     folder.keep_metrics(10)
     for steps in (10, 10, 20, 30):
-        folder.append({"steps": steps})
+        folder.append({"steps": steps, "returns": [[0]]})
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"steps": 4' + bytes(20))  # what a power cut may leave
     assert [line["steps"] for line in folder.metrics()] == [10, 10, 20, 30]
     folder.keep_metrics(20)
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"steps": 10}\n{"steps": 10}\n{"steps": 20}\n'
+    text = "".join(f'{{"steps": {steps}, "returns": [[0]]}}\n' for steps in (10, 10, 20))
+    assert (tmp_path / "metrics.jsonl").read_text() == text
     folder.append({"loss": 1.0})
-    with pytest.raises(ValueError, match="has no number of steps"):
+    with pytest.raises(ValueError, match="expected steps, and returns"):
         folder.keep_metrics(20)
 
 
