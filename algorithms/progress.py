@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from algorithms.run import Report
+from algorithms.run_options import Report
 
 WIDE = 90  # columns of a terminal that have room for the title and a bar
 

@@ -8,104 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import signal
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
-from algorithms import environments, loop, memory_need
-from algorithms.evaluation import evaluate
+from algorithms import environments, memory_need
 from algorithms.loop import TrainState
-from algorithms.plan import MAX_EPISODES, Plan
+from algorithms.plan import Plan
 from algorithms.run_folder import RunFolder
+from algorithms.run_options import Interrupted, Kept, Options, Report
+from algorithms.run_programs import Programs, compile_programs
 from algorithms.run_progress import Progress, check_total, read_origin
 from algorithms.settings import Settings
 from algorithms.signals import StopSignals
 from algorithms.watch import Watch, num_nonfinite
-from jaxrl_buffers import ReplayBuffer, config
-from jaxrl_buffers.checks import require_integer, require_number
-from jaxrl_buffers.types import PyTree
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; what it had reached has been saved, and `resume` goes on from there."""
-
-    def __init__(self, signal_number: int, steps: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name} after {steps:,} steps")
-        self.signal_number = signal_number
-
-    @property
-    def is_unseen(self) -> bool:
-        """Whether nobody is there to be told: the terminal is closed, or the reader of a pipe gone."""
-        return signal.Signals(self.signal_number).name in ("SIGHUP", "SIGPIPE")
-
-
-class Report(NamedTuple):
-    """What is known between chunks."""
-
-    phase: str  # what comes next: "compiling", "training", or "testing" the last policy
-    steps: int  # environment steps of each seed
-    total_steps: int
-    steps_per_second: float  # of all seeds together
-    metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, RuntimeWarning, stacklevel=2)
-
-
-class Options(NamedTuple):
-    """What does not change the outcome.
-
-    Args:
-        on_chunk: called before the first chunk, between chunks, and before the last evaluation. A `BrokenPipeError`,
-            from printing where nobody reads, stops the run as SIGTERM does.
-        checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM. None for
-            what the run was started with, and 60 for a new one.
-        final_episodes: episodes of the last, deterministic evaluation of every seed. None for what the run was started
-            with, and 100 for a new one.
-        on_signal: called with the number of every signal that asks to stop, at once and from another thread.
-        on_notice: called with a line for people, such as when a first number is not finite; a warning by default.
-    """
-
-    on_chunk: Callable[[Report], None] = lambda report: None
-    checkpoint_seconds: float | None = None
-    final_episodes: int | None = None
-    on_signal: Callable[[int], None] | None = None
-    on_notice: Callable[[str], None] = _warn
-
-
-class Kept(NamedTuple):
-    """The options that stay with a run, with their defaults."""
-
-    checkpoint_seconds: float = 60.0
-    final_episodes: int = 100
-
-    def over(self, values: Mapping[str, Any]) -> Kept:
-        """Return these options, but for the values that are given."""
-        given = {name: values[name] for name in self._fields if values.get(name) is not None}
-        kept = self._replace(**config.check(Kept, given, self._fields))
-        require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
-        require_integer("run", "final_episodes", kept.final_episodes, 1, MAX_EPISODES)
-        return kept
-
-
-class _Programs(NamedTuple):
-    """The compiled parts of a run, each for all seeds at once."""
-
-    init: Callable[[], TrainState]
-    begin_anew: Callable[[TrainState], TrainState]
-    adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
-    run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
-    read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
-    evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
 
 
 def start(settings: Settings, folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
@@ -120,7 +42,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     run_folder = RunFolder(folder)
     run_folder.require_new()  # which takes seconds less than what follows
     with _guarded(options) as signals:
-        programs = _compile(settings)
+        programs = compile_programs(settings)
         memory_need.check(jax.eval_shape(programs.init))  # also refuses bad settings before anything is written
         run_folder.create(settings, kept._asdict())
         with run_folder.lock():
@@ -159,7 +81,7 @@ def resume(
         run_folder.metrics()  # refuses those that could not be drawn in the end
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
-        programs = _compile(settings)
+        programs = compile_programs(settings)
         like = jax.eval_shape(programs.init)
         memory_need.check(like)
         state, progress = None, Progress()
@@ -202,7 +124,7 @@ def fork(
     run_folder.require_new()
     kept = Kept().over(origin.options()).over(options._asdict())
     with _guarded(options) as signals:
-        programs = _compile(settings)
+        programs = compile_programs(settings)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
         state = programs.adopt(agent, buffer, progress.iteration)
         forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
@@ -227,13 +149,13 @@ def _guarded(options: Options) -> Iterator[StopSignals]:
 
 
 def _shapes(settings: Settings) -> TrainState:
-    return jax.eval_shape(_compile(settings).init)
+    return jax.eval_shape(compile_programs(settings).init)
 
 
 def _train(
     settings: Settings,
     folder: RunFolder,
-    programs: _Programs,
+    programs: Programs,
     state: TrainState | None,  # None to begin from scratch
     progress: Progress,
     options: Options,
@@ -257,6 +179,7 @@ def _train(
         state = programs.init()
     watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
     saved = -math.inf  # the first save is due at once
+    is_drawn = False
     while True:
         is_done = progress.iteration >= plan.num_iterations
         stop = signals.received  # one that comes during the save is obeyed after the next chunk
@@ -265,6 +188,9 @@ def _train(
             folder.save(state, settings, progress._asdict(), is_finite)
             if not is_finite:
                 watch.saved_nonfinite()
+            if not is_drawn:
+                folder.draw_curve()
+                is_drawn = True
             saved = time.monotonic()
         if stop:
             raise Interrupted(stop, progress.steps(plan))
@@ -273,6 +199,7 @@ def _train(
         state, progress, metrics = _advance(settings, programs, state, progress, watch)
         if metrics is not None:
             folder.append({**_summary(settings, progress), **metrics})
+            is_drawn = False
         tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
     returns, lengths = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
     result = {
@@ -297,7 +224,7 @@ def _kept_steps(folder: RunFolder, plan: Plan) -> int | None:
 
 
 def _advance(
-    settings: Settings, programs: _Programs, state: TrainState, progress: Progress, watch: Watch
+    settings: Settings, programs: Programs, state: TrainState, progress: Progress, watch: Watch
 ) -> tuple[TrainState, Progress, dict[str, np.ndarray] | None]:
     """Run one chunk, and the evaluation behind it if one is due."""
     plan = settings.plan
@@ -337,55 +264,3 @@ def _summary(settings: Settings, progress: Progress) -> dict[str, Any]:
     steps = progress.steps(settings.plan)
     trained = settings.num_seeds * (steps - settings.plan.start_steps)
     return {"steps": steps, "seconds": progress.seconds, "steps_per_second": trained / max(progress.seconds, 1e-9)}
-
-
-def _compile(settings: Settings) -> _Programs:
-    """Return the programs of a run; one seed alone runs without an axis of seeds, which is faster."""
-    agent, buffer, env, plan = settings.build()
-    keys = jax.random.split(jax.random.key(settings.seed), settings.num_seeds)
-    keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    is_one = settings.num_seeds == 1
-    key_train, key_test = (keys[0][0], keys[1][0]) if is_one else keys
-    over_seeds = (lambda function: function) if is_one else jax.vmap
-
-    def with_axis(values: PyTree) -> PyTree:
-        return jax.tree.map(lambda value: np.asarray(value)[None] if is_one else np.asarray(value), values)
-
-    init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
-    begin_anew = jax.jit(over_seeds(lambda state: loop.begin_anew(state, agent, buffer, env)), donate_argnums=0)
-    read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
-    # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
-    stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}))
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def adopt(agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
-        def of_seed(key: jax.Array, agent_state: PyTree, buffer_state: PyTree) -> TrainState:
-            return loop.adopt(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
-
-        return over_seeds(of_seed)(key_train, agent_state, buffer_state)
-
-    @functools.cache
-    def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
-        run = over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))
-        return jax.jit(run, donate_argnums=0).lower(jax.eval_shape(init, key_train)).compile()
-
-    @functools.partial(jax.jit, static_argnums=2)
-    def test(agent_state: Any, number: jax.Array, num_episodes: int) -> PyTree:
-        def of_seed(agent_state: Any, key: jax.Array) -> PyTree:
-            return evaluate(agent, agent_state, env, jax.random.fold_in(key, number), num_episodes)
-
-        return over_seeds(of_seed)(agent_state, key_test)
-
-    def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
-        metrics = {f"buffer_{name}": value for name, value in stats(state).items()}
-        state, means = read(state)
-        return state, with_axis({**means, **metrics})
-
-    return _Programs(
-        init=lambda: init(key_train),
-        begin_anew=begin_anew,
-        adopt=adopt,
-        run=compiled_run,
-        read_metrics=read_metrics,
-        evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),
-    )

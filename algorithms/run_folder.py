@@ -20,6 +20,7 @@ last checkpoint, and no more. Only one process may write to the folder; any numb
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -30,7 +31,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from algorithms import run_lock
+from algorithms import plotting, run_lock
 from algorithms.files import parse_json, read_bytes, read_text
 from algorithms.settings import Settings, require_keys
 from jaxrl_buffers import checkpoint, durable
@@ -198,6 +199,12 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result."""
         durable.write_text(self._result, json.dumps(_plain(result), indent=2) + "\n")
+
+    def draw_curve(self) -> None:
+        """Draw the learning curve of the evaluations so far; without matplotlib there is none."""
+        if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):
+            settings = self.settings()
+            plotting.draw_curve(metrics, f"{settings.algorithm} on {settings.environment}", self.curve)
 
     @property
     def curve(self) -> Path:

@@ -39,7 +39,7 @@ def _draw(folder: RunFolder) -> None:
     settings, metrics = folder.settings(), folder.metrics()
     title = f"{settings.algorithm} on {settings.environment}"
     if metrics:
-        plotting.draw_curve(metrics, title, folder.curve)
+        folder.draw_curve()
         print(folder.curve)
     buffer = settings.build().buffer
     if not isinstance(buffer, (ReplayBuffer, Mixture)):

@@ -39,7 +39,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 import docstring_parser
 import tyro
 
-from algorithms import compilation_cache, plotting, presets, run, settings_file
+from algorithms import compilation_cache, presets, run, settings_file
 from algorithms.experiment import ALGORITHMS, SAMPLERS
 from algorithms.plan import Plan
 from algorithms.progress import ProgressBar
@@ -247,7 +247,6 @@ def _fork(command: Any, settings: Settings) -> int:
 
 def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
     title = f"{settings.algorithm} on {settings.environment}"
-    run_folder = RunFolder(folder)
     with ProgressBar(title) as bar:
         options = run.Options(
             on_chunk=bar.update,
@@ -260,20 +259,18 @@ def _train(folder: Path, settings: Settings, train: Any, command: Any) -> int:
             result = train(options)
         except NotFinite as stop:
             bar.close()
-            _draw_curve(run_folder, title)
+            RunFolder(folder).draw_curve()
             print(f"train.py: {stop}; {folder}", file=sys.stderr)
             return NOT_FINITE
         except run.Interrupted as stop:
             bar.close()
-            _draw_curve(run_folder, title)
             if not stop.is_unseen:
                 print(f"{stop}; continue with: {_command_line('--resume', str(folder))}", flush=True)
             return _leave_quietly(128 + stop.signal_number)
-    _draw_curve(run_folder, title)
     rates = [100 * rate for rate in result.get("success_of_seeds", [])]
     success = f"success {_spread(rates)} %, " if rates else ""
     num_seeds = len(result["return_of_seeds"])
-    episodes = f"{result['episodes']} episodes"
+    episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
     episodes = f"mean and range of {num_seeds} seeds, {episodes} each" if num_seeds > 1 else episodes
     print(
         f"{title}: {success}return {_spread(result['return_of_seeds'])} ({episodes}) "
@@ -302,11 +299,6 @@ class _Stopping:
         self._is_second = True
         if self._bar.is_live:
             self._bar.say("stopping as soon as the present chunk is done and saved; once more to stop at once.")
-
-
-def _draw_curve(folder: RunFolder, title: str) -> None:
-    if metrics := folder.metrics():
-        plotting.draw_curve(metrics, title, folder.curve)
 
 
 def _command_line(*arguments: str) -> str:

@@ -31,7 +31,7 @@ SETTINGS = Settings(
     "ddqn", "CartPole-v1", PLAN, buffer="prioritized", n_step=2, capacity=120, hidden_sizes=(8,), num_seeds=2
 )
 FEW = run.Options(final_episodes=2)
-compile_anew = run._compile
+compile_anew = run.compile_programs
 
 
 def with_total(settings, total_steps):
@@ -50,9 +50,9 @@ def _compile_once():
     def compile_once(settings):
         return programs() if settings == with_total(SETTINGS, settings.plan.total_steps) else compile_anew(settings)
 
-    run._compile = compile_once
+    run.compile_programs = compile_once
     yield
-    run._compile = compile_anew
+    run.compile_programs = compile_anew
 
 
 @pytest.fixture(scope="module")

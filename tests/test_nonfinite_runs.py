@@ -63,7 +63,7 @@ def test_warn_goes_on_and_keeps_the_finite_state(main, tmp_path, capsys):
     assert "the agent is not finite any more" in lines[1]
     assert "the checkpoint of 40 steps is kept" in lines[1]
     assert re.match(r"train.py: the result is not to be used: \d+ numbers of the agent are not finite.", lines[2])
-    assert "return nan [nan, nan]" in process.stdout
+    assert "return nan (1 episode)" in process.stdout
     metrics = RunFolder(out).metrics()
     assert [sum(line["nonfinite_rewards"]) for line in metrics] == [10, 4, 6, 4]  # the first with those of the warm-up
     assert sum(metrics[0]["nonfinite_gradients"]) > 0

@@ -35,7 +35,7 @@ SETTINGS = Settings(
 FEW = run.Options(final_episodes=2)  # as many as of other evaluations, which are then compiled with them
 
 
-compile_anew = run._compile
+compile_anew = run.compile_programs
 
 
 @functools.cache
@@ -46,9 +46,9 @@ def programs():
 @pytest.fixture(autouse=True, scope="module")
 def _compile_once():
     """Compile once for all tests, which share the settings."""
-    run._compile = lambda settings: programs() if settings == SETTINGS else compile_anew(settings)
+    run.compile_programs = lambda settings: programs() if settings == SETTINGS else compile_anew(settings)
     yield
-    run._compile = compile_anew
+    run.compile_programs = compile_anew
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_signal_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
         return programs().init()
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_compile", lambda settings: programs()._replace(init=init))
+        patch.setattr(run, "compile_programs", lambda settings: programs()._replace(init=init))
         with pytest.raises(run.Interrupted, match="stopped by SIGINT after 0 steps"):
             run.start(SETTINGS, tmp_path / "run", FEW)
     assert not (tmp_path / "run" / "checkpoint").exists()
@@ -141,7 +141,7 @@ def test_a_signal_at_the_end(finished, tmp_path):
         return programs().evaluate(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "_compile", lambda settings: programs()._replace(evaluate=evaluate))
+        patch.setattr(run, "compile_programs", lambda settings: programs()._replace(evaluate=evaluate))
         assert run.resume(tmp_path / "run")["return_of_seeds"] == finished[1]["return_of_seeds"]
     same_outcome(RunFolder(tmp_path / "run"), finished[0])
 
