@@ -112,6 +112,11 @@ def test_exact_expectations_where_an_action_is_impossible():
     assert jnp.isfinite(grads).all()
 
 
+def test_one_noise_for_all_components_is_refused():
+    with pytest.raises(AssertionError):
+        jax.eval_shape(losses.smoothed_action, jnp.zeros(2), jnp.zeros(1), jnp.float32(0.5))
+
+
 def test_smoothing_noise_is_clipped_and_so_is_the_action():
     """Row 38: component by component."""
     action, noise = jnp.array([0.0, 0.9, -0.9, 0.2]), jnp.array([0.7, 0.3, -2.0, -0.1])
