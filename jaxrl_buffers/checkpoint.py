@@ -157,18 +157,18 @@ def _sealed(manifest: Mapping[str, Any]) -> bytes:
 def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Value:
     """Read the newest step that is not damaged; warn if there is a newer one that is."""
     folder = Path(path).absolute()
-    waiting, damage, newest = sorted(_steps(folder)), [], 0
+    waiting, damage, newest = sorted(_steps(folder).items()), [], 0
     if not waiting:
         raise FileNotFoundError(f"there is no checkpoint at {folder}; {_contents(folder)}.")
     while waiting:
-        newest = max(newest, waiting[-1])
-        step = folder / f"{_STEP}{waiting.pop():08d}"
+        number, step = waiting.pop()
+        newest = max(newest, number)
         try:
             value = read(step)
         except _Damaged as error:
             damage.append(error)
-            present = sorted(_steps(folder))
-            if present and present[-1] > newest:  # a writer beside us has replaced what we were reading
+            present = sorted(_steps(folder).items())
+            if present and present[-1][0] > newest:  # a writer beside us has replaced what we were reading
                 waiting, damage = present, []
         else:
             if damage:
