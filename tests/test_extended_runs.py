@@ -120,7 +120,7 @@ def test_a_run_that_was_not_finished_is_shortened(tmp_path):
         (350, "the nearest total is 348 or 352"),
         (264, "total_steps is 264, but .* has made 268 steps already; choose at least that many"),
         (0, "at least 1"),
-        (2**31, "fewer than"),
+        (2**31, r"less than 2\*\*31"),
     ],
 )
 def test_budgets_that_cannot_be_met(finished, total_steps, message):
