@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import pytest
-from agents import AGENTS
+from agents import AGENTS, OBS
 
 import jaxrl_buffers as jb
 from algorithms import Averaged, LinearDecay, Normalized, Torso
@@ -53,6 +54,19 @@ def test_samples_are_gone_over_once_by_networks_in_their_roles(name):
     num_critics = {"ddpg": (1,), "td3": (2,), "sac": (2,)}.get(name, ())
     actor = () if name == "ddqn" else (("actor", ()),)
     assert (agent.num_passes, agent.roles) == (1, (*actor, ("critic", num_critics)))
+
+
+@names
+def test_first_states_count_in_integers_and_have_as_many_critics_as_they_say(name):
+    agent = AGENTS[name]()
+    state = jax.eval_shape(lambda key: agent.init(key, OBS["x"], agent.action_space.example), jax.random.key(0))
+    count = state.optimizer.actor.count if name == "ppo" else state.num_updates
+    assert (count.shape, count.dtype) == ((), jnp.int32)
+    stacked = agent.roles[-1][1]
+    critics = state.params.critics if stacked else state.params.critic
+    biases = [leaf.shape for path, leaf in jax.tree.leaves_with_path(critics) if "bias" in jax.tree_util.keystr(path)]
+    assert all((*shape[:-1],) == stacked for shape in biases)
+    assert len(biases) == 2
 
 
 def test_defaults_of_wrappers():
