@@ -204,8 +204,9 @@ def test_acting(name):
 def test_targets_follow_at_intervals(name):
     """Row 35."""
     agent, state, batch, key, jit_update = start(name)
-    agent = agent.replace(polyak=0.0, target_update_interval=2)
-    turns = [True, False] if name == "td3" else [False, True]  # TD3's delay begins with a step of everything
+    agent = agent.replace(polyak=0.0, target_update_interval=3)
+    turns = [False, False, True]
+    turns = turns[::-1] if name == "td3" else turns  # TD3's delay begins with a step of everything
     for is_due in turns * 2:
         before = state.target
         state, *_ = jit_update(agent, state, batch, key)

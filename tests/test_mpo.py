@@ -127,6 +127,13 @@ def test_mean_and_variance_are_decoupled():
     np.testing.assert_allclose(slope.log_std, expected, rtol=1e-4)
 
 
+def test_policies_of_two_kinds_are_refused():
+    rest = jnp.ones((1, 5)), jnp.ones(1), EPSILON[None], jnp.ones(1), jnp.ones(1)
+    for online, target in ((ONE, Categorical(LOG_PRIOR[0])), (Categorical(LOG_PRIOR[0]), ONE)):
+        with pytest.raises(ValueError, match="of one kind"):
+            mpo_losses.state_losses(online, Candidates(target, jnp.zeros(5), jnp.zeros(5), rest[0]), *rest[1:])
+
+
 def test_every_multiplier_follows_its_own_divergence():
     """Row 40: only the divergence of the variance is too large, and only its multiplier rises."""
     kl, limits = jnp.array([[0.0], [5.0]]), jnp.array([[0.01], [0.001]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import helpers
 import jax
 import jax.numpy as jnp
@@ -199,3 +201,10 @@ def test_permutations_are_bijections_with_uniform_pairs(size):
     if size == 3:
         assert_uniform(np.unique(shuffled, axis=0, return_counts=True)[1])
     assert_uniform(np.bincount(shuffled[:, -1], minlength=size))
+
+
+def test_all_options_are_named_and_progress_begins_at_zero():
+    parameters = inspect.signature(jb.ReplayBuffer).parameters.values()
+    assert [option.name for option in parameters if option.kind is not option.KEYWORD_ONLY] == ["sampler", "view"]
+    for method in (jb.ReplayBuffer.sample, jb.ReplayBuffer.stats):
+        assert inspect.signature(method).parameters["progress"].default == 0
