@@ -73,12 +73,13 @@ class ProgressBar:
             BrokenPipeError: when nobody reads the lines any more.
         """
         shown: dict[str, Any] = {"report": report, "deadline": self._deadline(report)}
-        if report.metrics is not None:
+        is_news = report.metrics is not None
+        if is_news:
             shown["score"] = f"{np.mean(report.metrics['returns']):.1f}"
-        self._bar.update(self._task, completed=report.steps, total=report.total_steps, **shown)
+        self._bar.update(self._task, completed=report.steps, total=report.total_steps, refresh=is_news, **shown)
         if self._has_lines and report.phase == "compiling":
             print(f"{self._title}: compiling ...", flush=True)
-        elif self._has_lines and report.metrics is not None:
+        elif self._has_lines and is_news:
             speed = f"{report.steps_per_second:,.0f}"
             print(f"{report.steps:>12,} steps  {speed:>8} steps/s  return {shown['score']}", flush=True)
 

@@ -271,19 +271,17 @@ class RunFolder:
 
 
 def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
-    """Return lines as they are written and as JSON; none may be unreadable but at the end."""
-    unreadable = None
+    """Return lines as they are written and as JSON, but for what a killed run or a power cut left at the end."""
+    while texts and _is_cut(texts[-1]):
+        texts = texts[:-1]
     for text in texts:
-        try:
-            line = parse_json(text.decode())
-            if not text.endswith(b"\n"):
-                raise ValueError("a line has no end")
-        except ValueError as error:
-            unreadable = unreadable or error
-            continue
-        if unreadable is not None:
-            raise unreadable
-        yield text, line
+        yield text, parse_json(text.decode())
+
+
+def _is_cut(text: bytes) -> bool:
+    """Tell whether this may be what is left of a line: its beginning, or zeros in the place of some of it."""
+    is_begin = text.startswith(b"{") and not text.endswith(b"\n")
+    return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
 
 
 def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Fuzz:
         settings = presets.preset(*names)
         train = self.scripts["train"]
         found = []
-        for field in dataclasses.fields(train._command(settings, False)):
+        for field in dataclasses.fields(train._command(settings, False, run.Kept())):
             if field.name in settings.groups:
                 found += [
                     (f"{field.name}.{one.name}", one.default) for one in dataclasses.fields(field.default_factory())
@@ -333,14 +333,14 @@ class Fuzz:
         ]
         lines = [json.dumps(GOOD_LINE), json.dumps(self.rng.choice(lines))]
         texts: list[Any] = ["\n".join(lines) + "\n"] * 4
-        texts += ["{\n", "\0\n", "[" * 10_000 + "\n", '{"steps": NaN}\n', *self._bad_files()]
+        texts += ["{\n", "[" * 10_000 + "\n", '{"steps": NaN}\n', *self._bad_files()]
         return Path("run/metrics.jsonl"), self.rng.choice(texts), "metrics.jsonl: a bad line"
 
     def _bad_files(self) -> list[bytes | Callable[[Path], None]]:
         """Return what is no text, and what is no file."""
         return [
             b"\xff" + self.rng.randbytes(20),
-            '{"seed": 1}'.encode("utf-16"),
+            '{"seed": 1, "größe": 2}'.encode("utf-16"),
             lambda path: path.mkdir(),
             lambda path: os.mkfifo(path),
             lambda path: path.symlink_to("/dev/zero"),

@@ -59,13 +59,16 @@ class Terminal:
         return bool(self._screen.cursor.hidden)
 
     def wait_for(self, seen: str | Callable[[], bool], seconds: float = 240) -> None:
-        """Look at the screen until something is to be seen on it, or holds."""
+        """Look at the screen until something has been seen on it, or holds."""
         deadline = time.monotonic() + seconds
-        while not (re.search(seen, self.screen) if isinstance(seen, str) else seen()):
+        while not (self._has_seen(seen) if isinstance(seen, str) else seen()):
             assert time.monotonic() < deadline, f"{seen} was not seen:\n{self.screen}"
             if not self._read():
                 assert not isinstance(seen, str), f"ended before {seen!r} was seen:\n{self.screen}"
                 return
+
+    def _has_seen(self, pattern: str) -> bool:
+        return any(re.search(pattern, frame) for frame in self.frames)
 
     def press(self, keys: bytes) -> None:
         """Press keys, such as b"\\x03" for Ctrl-C."""

@@ -111,7 +111,7 @@ def test_hindsight_finds_no_goals_behind_the_gap():
 
 def test_a_stopped_run_trains_on(tmp_path):
     def stop(report):
-        if report.steps < PLAN.total_steps:
+        if report.phase == "training":
             signal.raise_signal(signal.SIGTERM)
 
     settings = dataclasses.replace(SETTINGS, num_seeds=2)

@@ -99,7 +99,7 @@ def test_numbers_out_of_bounds_are_refused(name):
                 agent.replace(**{key: 0})
             agent.replace(**{key: 1})
         else:
-            agent.replace(**{key: 1.5})
+            agent.replace(**{key: 2 if key.endswith(("_interval", "_delay", "_updates")) else 1.5})
 
 
 @names

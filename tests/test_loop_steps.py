@@ -91,7 +91,7 @@ class Agent:
         return state._replace(rows=state.rows + chunk.reward.size, rewards=state.rewards + jnp.sum(chunk.reward))
 
     def gradients(self, state, sample, key, pass_index):
-        grads = sample.batch.reward[0], jnp.float32(pass_index), key
+        grads = sample.batch.reward[0], jnp.float32(pass_index), jax.random.key_data(key)
         priorities = 10.0 * state.num_steps + pass_index + jnp.arange(4.0)
         if self.has_sequences:
             priorities = jnp.stack([priorities] * 2, axis=1)
@@ -104,7 +104,7 @@ class Agent:
             num_steps=index + 1,
             rows_at_steps=state.rows_at_steps.at[index].set(rows),
             passes=state.passes.at[index].set(pass_index),
-            keys=state.keys.at[index].set(jax.random.key_data(key)),
+            keys=state.keys.at[index].set(key),
         )
 
 
@@ -183,7 +183,7 @@ def test_first_steps_are_observed_and_stored_but_not_learned_from(iterated):
     assert (before.agent.rows, before.buffer.rows, before.agent.num_steps, before.iteration) == (6, 6, 0, 0)
     assert before.agent.rewards not in (0, 12)  # by random actions, not the agent's
     np.testing.assert_array_equal(before.collector.env.episode_length, [0, 3])  # after 3 steps each
-    assert before.sums.num_updates == 0
+    assert before.sums.total("num_updates") == 0
 
 
 def test_an_iteration_collects_observes_adds_and_then_learns(iterated):
@@ -332,7 +332,9 @@ class OnPolicy(Agent):
             "reward": jnp.sum(batch.extras["reward"]),
             "weight": jnp.mean(sample.weights),
         }
-        return (jnp.sum(batch.advantage), jnp.float32(pass_index), key), StepInfo(jnp.zeros(2), metrics)
+        return (jnp.sum(batch.advantage), jnp.float32(pass_index), jax.random.key_data(key)), StepInfo(
+            jnp.zeros(2), metrics
+        )
 
 
 def test_a_rollout_is_learned_from_in_epochs_and_observed_afterwards():

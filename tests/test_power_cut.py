@@ -191,7 +191,7 @@ def test_a_run_folder_after_a_power_cut(tmp_path):
         recorder.acknowledge(0)
         folder.save(LIKE, settings, {"steps": 0})
         for count in (1, 2):
-            folder.append({"steps": count})
+            folder.append({"steps": count, "returns": [[0]]})
             folder.save(LIKE, settings, {"steps": count})
             recorder.acknowledge(count)
         folder.finish({"steps": 2})
@@ -217,7 +217,7 @@ def check_folder(folder, settings, acknowledged):
             warnings.simplefilter("ignore")
             steps = folder.restore(LIKE)[1]["steps"]
         folder.keep_metrics(steps)
-        assert folder.metrics() == [{"steps": count} for count in range(1, steps + 1)]
+        assert folder.metrics() == [{"steps": count, "returns": [[0]]} for count in range(1, steps + 1)]
         assert steps >= min(acknowledged, 2)
     else:
         assert acknowledged <= 0

@@ -329,6 +329,6 @@ def test_an_update_follows_the_equations(name):
     for group, expected in grads.items():
         jax.tree.map(close, getattr(found, group), expected)
     close(info.priorities, priorities)
-    assert set(info.metrics) == set(metrics)
+    assert set(info.metrics) - {"moves_policy"} == set(metrics)
     for metric, value in metrics.items():
         close(info.metrics[metric], value, err_msg=metric)
