@@ -85,8 +85,8 @@ def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
 
 
-def one_line(error: Exception) -> str:
-    """Return what an error says as one line for a terminal."""
+def one_line(error: object) -> str:
+    """Return what an error or a warning says as one line for a terminal."""
     line = " ".join(str(error).split())
     return line if len(line) <= MOST_SHOWN * 10 else f"{line[: MOST_SHOWN * 10]} ..."
 

@@ -27,6 +27,7 @@ import shutil
 import signal
 import statistics
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -324,5 +325,6 @@ def _spread(of_seeds: list[float]) -> str:
 
 
 if __name__ == "__main__":
+    warnings.formatwarning = lambda message, *_: f"train.py: {one_line(message)}\n"
     with compilation_cache.kept():
         sys.exit(main(sys.argv[1:]))

@@ -108,6 +108,7 @@ def test_a_run_that_was_not_finished_is_shortened(tmp_path):
 
     with pytest.raises(Died):
         run.start(SETTINGS, tmp_path / "run", FEW._replace(on_chunk=die, checkpoint_seconds=0))
+    assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")  # of what was saved
     result = run.resume(tmp_path / "run", FEW, total_steps=192)
     assert result["steps"] == 192
     assert steps_of(RunFolder(tmp_path / "run")) == [140, 192]
