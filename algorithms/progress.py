@@ -73,10 +73,9 @@ class ProgressBar:
             BrokenPipeError: when nobody reads the lines any more.
         """
         shown: dict[str, Any] = {"report": report, "deadline": self._deadline(report)}
-        is_news = False
         if report.metrics is not None:
-            is_news = True
             shown["score"] = f"{np.mean(report.metrics['returns']):.1f}"
+        is_news = "score" in shown
         self._bar.update(self._task, completed=report.steps, total=report.total_steps, refresh=is_news, **shown)
         if self._has_lines and report.phase == "compiling":
             print(f"{self._title}: compiling ...", flush=True)
