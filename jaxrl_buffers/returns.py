@@ -53,7 +53,7 @@ class EpisodicReturns(struct.PyTreeNode):
     rows written from then on.
 
     Args:
-        gamma: the discount of one step.
+        gamma: the discount of one step. Above 1, returns that are too large for a float32 are not finite.
         default: the return of steps that have none (yet).
         reward_clip: `(least, most)`, to which rewards are clipped first.
         bootstrap: the name of a stored value of what follows a step, such as `"extras.next_value"`; with it, time
@@ -145,8 +145,13 @@ def _nodes_by_level(length: int) -> list[int]:
 
 def _then(first: Affine, second: Affine) -> Affine:
     """Compose maps in order of time. A factor of zero hides whatever follows, also what is not finite."""
-    follows = jnp.where(first.factor == 0, 0, first.factor * second.total)
-    return Affine(first.total + follows, first.factor * second.factor)
+    return Affine(first.total + _times(first.factor, second.total), _times(first.factor, second.factor))
+
+
+def _times(factor: jax.Array, value: jax.Array) -> jax.Array:
+    """Multiply; zero times infinity is zero, since an infinite factor is a product too large for a float32."""
+    is_nothing = (factor == 0) | ((value == 0) & jnp.isinf(factor))
+    return jnp.where(is_nothing, 0, factor * value)
 
 
 def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Affine, begins: bool = True) -> Affine:
