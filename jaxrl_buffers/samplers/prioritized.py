@@ -65,8 +65,8 @@ class Prioritized(struct.PyTreeNode):
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial"):
-            require_number("Prioritized", name, getattr(self, name), 0)
-        require_number("Prioritized", "eta", self.eta, 0, 1)
+            require_number(self, name, getattr(self, name), 0)
+        require_number(self, "eta", self.eta, 0, 1)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
 
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
