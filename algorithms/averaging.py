@@ -51,7 +51,7 @@ class Averaged(struct.PyTreeNode):
     rate: Scalar = 0.999
 
     def __post_init__(self):
-        require_number("Averaged", "rate", self.rate, 0, 1)
+        require_number(self, "rate", self.rate, 0, 1)
 
     @property
     def num_passes(self) -> int:

@@ -79,11 +79,11 @@ class DDPG(struct.PyTreeNode):
         if not isinstance(self.action_space, Box):
             raise ValueError(f"DDPG acts in continuous spaces, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_q", "learning_rate_pi", "noise_scale"):
-            require_number("DDPG", name, getattr(self, name), 0)
+            require_number(self, name, getattr(self, name), 0)
         require_positive(self, "max_grad_norm")
-        require_count("DDPG", "target_update_interval", self.target_update_interval)
-        require_number("DDPG", "polyak", self.polyak, 0, 1)
-        exploration.check("DDPG", self.noise, self.noise_theta)
+        require_count(self, "target_update_interval", self.target_update_interval)
+        require_number(self, "polyak", self.polyak, 0, 1)
+        exploration.check(self, self.noise, self.noise_theta)
         addon.check("DDPG", self.addons)
 
     @property

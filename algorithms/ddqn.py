@@ -104,12 +104,12 @@ class DDQN(struct.PyTreeNode):
     def __post_init__(self):
         if not isinstance(self.action_space, Discrete):
             raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
-        require_number("DDQN", "learning_rate", self.learning_rate, 0)
+        require_number(self, "learning_rate", self.learning_rate, 0)
         for name in ("max_grad_norm", "policy_temperature"):
             require_positive(self, name)
         for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
-            require_number("DDQN", name, getattr(self, name), 0, 1)
-        require_count("DDQN", "target_update_interval", self.target_update_interval)
+            require_number(self, name, getattr(self, name), 0, 1)
+        require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("DDQN", "dueling", self.dueling)
         addon.check("DDQN", self.addons)
 

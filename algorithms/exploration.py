@@ -16,7 +16,7 @@ driver is normal, not uniform on [0, 1), so it pushes in no preferred direction;
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ class OrnsteinUhlenbeck(struct.PyTreeNode):
     theta: Scalar = 0.15
 
     def __post_init__(self):
-        require_number("OrnsteinUhlenbeck", "theta", self.theta, 0, 1)
+        require_number(self, "theta", self.theta, 0, 1)
 
     def initial_carry(self, num_envs: int, size: int) -> Memory:
         """Return the memory of processes that have not begun."""
@@ -138,10 +138,10 @@ def make(name: str, theta: Scalar) -> Noise:
     return {"gaussian": Gaussian, "ornstein_uhlenbeck": lambda: OrnsteinUhlenbeck(theta), "pink": Pink}[name]()
 
 
-def check(owner: str, noise: str, theta: Scalar) -> None:
-    """Refuse what `make` could not build for the agent `owner`."""
-    require_choice(owner, "noise", noise, NOISES)
-    require_number(owner, "noise_theta", theta, 0, 1)
+def check(agent: Any, noise: str, theta: Scalar) -> None:
+    """Refuse what `make` could not build for an agent."""
+    require_choice(type(agent).__name__, "noise", noise, NOISES)
+    require_number(agent, "noise_theta", theta, 0, 1)
 
 
 def disturb(noise: Noise, scale: Scalar, action: jax.Array, carry: PyTree, key: jax.Array) -> tuple[jax.Array, PyTree]:

@@ -142,12 +142,12 @@ class MPO(struct.PyTreeNode):
             raise ValueError(f"MPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
-        require_number("MPO", "polyak", self.polyak, 0, 1)
+        require_number(self, "polyak", self.polyak, 0, 1)
         for name, value in vars(self).items():
             if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
-                require_number("MPO", name, value, 0)
+                require_number(self, name, value, 0)
         require_positive(self, "max_grad_norm")
-        require_count("MPO", "target_update_interval", self.target_update_interval)
+        require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("MPO", "is_penalized", self.is_penalized)
         addon.check("MPO", self.addons)
 

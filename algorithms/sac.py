@@ -116,15 +116,15 @@ class SAC(struct.PyTreeNode):
             raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
         require_flag("SAC", "learns_alpha", self.learns_alpha)
         for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "initial_alpha"):
-            require_number("SAC", name, getattr(self, name), 0)
+            require_number(self, name, getattr(self, name), 0)
         for name in ("max_grad_norm", "initial_alpha") if self.learns_alpha else ("max_grad_norm",):
             require_positive(self, name)
         for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
-            require_number("SAC", name, getattr(self, name), 0, 1)
+            require_number(self, name, getattr(self, name), 0, 1)
         for name in ("target_update_interval", "annealing_updates"):
-            require_count("SAC", name, getattr(self, name))
+            require_count(self, name, getattr(self, name))
         if self.target_entropy is not None:
-            require_number("SAC", "target_entropy", self.target_entropy, -float(FLOAT32.max))
+            require_number(self, "target_entropy", self.target_entropy, -float(FLOAT32.max))
         addon.check("SAC", self.addons)
 
     @property

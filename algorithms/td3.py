@@ -87,11 +87,11 @@ class TD3(struct.PyTreeNode):
         if not isinstance(self.action_space, Box):
             raise ValueError(f"TD3 acts in continuous spaces, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_q", "learning_rate_pi", "noise_scale", "smoothing_scale", "smoothing_clip"):
-            require_number("TD3", name, getattr(self, name), 0)
+            require_number(self, name, getattr(self, name), 0)
         require_positive(self, "max_grad_norm")
-        require_count("TD3", "target_update_interval", self.target_update_interval)
-        require_number("TD3", "polyak", self.polyak, 0, 1)
-        exploration.check("TD3", self.noise, self.noise_theta)
+        require_count(self, "target_update_interval", self.target_update_interval)
+        require_number(self, "polyak", self.polyak, 0, 1)
+        exploration.check(self, self.noise, self.noise_theta)
         addon.check("TD3", self.addons)
 
     @property

@@ -17,6 +17,8 @@ from jaxrl_buffers.types import Scalar
 def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
     """Return `y_t = x_t + discount_t * y_{t+1}`, with nothing behind the last row.
 
+    A discount of zero hides whatever follows, also what is not finite.
+
     Args:
         values: `float32[K, ...]`.
         discount: one number, or `float32[K, ...]`.
@@ -30,7 +32,8 @@ def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
 
     def step(later: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         value, discount = inputs
-        total = value + discount * later
+        # Not only multiplied: a NaN behind the end of a path would come through a discount of zero.
+        total = value + jnp.where(discount == 0, 0, discount * later)
         return total, total
 
     return lax.scan(step, jnp.zeros_like(values[0]), (values, discount), reverse=True)[1]
@@ -85,8 +88,12 @@ def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, g
 
 
 def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
-    """Return `(x - mean) / (std + epsilon)` over the entries of the mask, and zero elsewhere."""
-    count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1)
-    centered = jnp.where(mask, values - jnp.sum(jnp.where(mask, values, 0)) / count, 0)
-    deviation = jnp.sqrt(jnp.sum(centered**2) / count)
+    """Return `(x - mean) / (std + epsilon)` over the entries of the mask, and zero elsewhere.
+
+    Entries that are not finite stay so, and do not count for the others.
+    """
+    counts = mask & jnp.isfinite(values)
+    count = jnp.maximum(jnp.sum(counts, dtype=jnp.float32), 1)
+    centered = jnp.where(mask, values - jnp.sum(jnp.where(counts, values, 0)) / count, 0)
+    deviation = jnp.sqrt(jnp.sum(jnp.where(counts, centered, 0) ** 2) / count)
     return centered / (deviation + jnp.asarray(epsilon, jnp.float32))

@@ -21,30 +21,56 @@ INT32_LIMIT = 2**31  # and what counts are kept in
 MOST_SHOWN = 200  # characters of a bad value
 
 
-def require_number(owner: str, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
-    """Refuse a string, or a number outside `[least, most]`; tracers and what JAX puts in their place pass."""
-    is_number = isinstance(value, (int, float, np.number))
-    if isinstance(value, (str, bytes)) or (is_number and not least <= value <= most):
+def require_number(owner: Any, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
+    """Refuse what is no number, or outside `[least, most]`; tracers and what JAX puts in their place pass.
+
+    Args:
+        owner: the component that is made, or its name.
+        name: that of the hyper-parameter.
+        value: its value.
+        least: the least one.
+        most: the largest one.
+    """
+    is_number = isinstance(value, (int, float, np.number)) or (
+        isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.number)
+    )
+    is_outside = is_number and not np.all((least <= value) & (value <= most))
+    owner, is_wrong = (owner, False) if isinstance(owner, str) else (type(owner).__name__, is_no_number(owner, value))
+    if isinstance(value, (str, bytes)) or is_wrong or is_outside:
         limit = ", and finite in 32 bits" if most == float(FLOAT32.max) else f" and at most {most}"
         limit = "" if most == math.inf else limit
         bound = f" of at least {least}" if least > -float(FLOAT32.max) else ""
         raise ValueError(f"{owner}({name}={shown(value, str)}): `{name}` must be a number{bound}{limit}.")
 
 
+def is_no_number(component: Any, value: Any) -> bool:
+    """Tell whether a hyper-parameter is known to be no number, nor anything that may stand for one.
+
+    A component is also made when JAX takes it apart and puts it together, with anything in the place of its numbers:
+    tracers, shapes, the axes of `jax.vmap`, of which None is one. Then all of them are replaced. So None, True and the
+    like, beside a number as people write it, were given by hand. A list never stands for a number.
+    """
+    if isinstance(value, list) or not isinstance(value, (type(None), bool, tuple, dict)):
+        return isinstance(value, list)
+    fields = [field for field in dataclasses.fields(component) if field.metadata.get("pytree_node", True)]
+    return any(isinstance(getattr(component, field.name), float) for field in fields)
+
+
 def require_positive(component: Any, name: str) -> None:
     """Refuse a hyper-parameter that is not above zero; the axis 0 passes, in a component of axes for `jax.vmap`."""
     owner, value = type(component).__name__, getattr(component, name)
-    require_number(owner, name, value, 0)
+    require_number(component, name, value, 0)
     if isinstance(value, (int, float, np.number)) and value < float(FLOAT32.tiny):
         has_numbers = any(isinstance(leaf, float) for leaf in jax.tree.leaves(component))
         if has_numbers or not isinstance(value, int):
             raise ValueError(f"{owner}({name}={value}): `{name}` must be a number above 0, also in 32 bits.")
 
 
-def require_count(owner: str, name: str, value: Any) -> None:
+def require_count(owner: Any, name: str, value: Any) -> None:
     """Refuse a hyper-parameter that is not a whole number of at least 0, as `require_number` does."""
     require_number(owner, name, value, 0, INT32_LIMIT - 1)
     if isinstance(value, (int, float, np.number)) and value != int(value):
+        owner = owner if isinstance(owner, str) else type(owner).__name__
         raise ValueError(f"{owner}({name}={value}): `{name}` must be a whole number.")
 
 

@@ -9,7 +9,7 @@ A component is `{"name": ..., "config": {...}}`, nested where it is made of othe
 
 What may stand in a `config` is read off the annotations and defaults of the component itself. Whole numbers and true or
 false are taken only for what they are; a whole number may stand for any number. Functions are written as the names
-under which they were registered.
+under which they were registered. A component may stand for one if its `__call__` has the annotations asked for.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _checked(hint: Any) -> Any:
     if origin in (dict, Mapping):
         return dict[str, _checked(arguments[1])]
     if Callable in (hint, origin):
-        return Annotated[Any, pydantic.PlainValidator(_function)]
+        return Annotated[Any, pydantic.PlainValidator(functools.partial(_function, hint))]
     return _component(hint if inspect.isclass(hint) and hint is not Any else object)
 
 
@@ -300,12 +300,22 @@ def _number(value: Any) -> Any:
     return float(value) if is_short and _NUMBER.fullmatch(value) else value
 
 
-def _function(name: Any) -> Callable[..., Any]:
-    if isinstance(name, Mapping) and callable(component := _build(object, name)):  # such as a schedule
+def _function(hint: Any, name: Any) -> Callable[..., Any]:
+    if isinstance(name, Mapping) and _is_called_as(hint, component := _build(object, name)):  # such as a schedule
         return component
     if not isinstance(name, str) or name not in _functions:
         raise ValueError("unknown function")
     return _functions[name]
+
+
+def _is_called_as(hint: Any, component: Any) -> bool:
+    """Tell whether a component is called with what a function is, and returns what it does, by their annotations."""
+    if not callable(component) or not typing.get_args(hint):
+        return callable(component)
+    wanted, returned = typing.get_args(hint)
+    hints = typing.get_type_hints(type(component).__call__)
+    given = [hints.get(name) for name in inspect.signature(component).parameters]
+    return hints.get("return") == returned and wanted in (..., given)
 
 
 def _add(registry: dict[str, Any], what: str, name: str, value: Any) -> None:

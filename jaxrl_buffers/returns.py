@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers.checks import check_fields, field_at, named_field, require_number, with_field
+from jaxrl_buffers.checks import check_fields, field_at, is_no_number, named_field, require_number, shown, with_field
 from jaxrl_buffers.types import PyTree, Scalar
 
 FAN_OUT = 8
@@ -53,7 +53,7 @@ class EpisodicReturns(struct.PyTreeNode):
     rows written from then on.
 
     Args:
-        gamma: the discount of one step.
+        gamma: the discount of one step. Above 1, returns that are too large for a float32 are not finite.
         default: the return of steps that have none (yet).
         reward_clip: `(least, most)`, to which rewards are clipped first.
         bootstrap: the name of a stored value of what follows a step, such as `"extras.next_value"`; with it, time
@@ -73,7 +73,9 @@ class EpisodicReturns(struct.PyTreeNode):
     discount: str | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
-        require_number("EpisodicReturns", "gamma", self.gamma, 0)
+        require_number(self, "gamma", self.gamma, 0)
+        if is_no_number(self, self.default) or isinstance(self.default, (str, bytes)):
+            raise ValueError(f"EpisodicReturns(default={shown(self.default)}): `default` must be a number.")
         clip: Any = self.reward_clip
         if isinstance(clip, (tuple, list, int, float)) and not _is_range(clip):  # JAX may put a placeholder here
             raise ValueError(f"EpisodicReturns(reward_clip={clip}): `reward_clip` must be a pair (least, most).")
@@ -145,8 +147,13 @@ def _nodes_by_level(length: int) -> list[int]:
 
 def _then(first: Affine, second: Affine) -> Affine:
     """Compose maps in order of time. A factor of zero hides whatever follows, also what is not finite."""
-    follows = jnp.where(first.factor == 0, 0, first.factor * second.total)
-    return Affine(first.total + follows, first.factor * second.factor)
+    return Affine(first.total + _times(first.factor, second.total), _times(first.factor, second.factor))
+
+
+def _times(factor: jax.Array, value: jax.Array) -> jax.Array:
+    """Multiply; zero times infinity is zero, since an infinite factor is a product too large for a float32."""
+    is_nothing = (factor == 0) | ((value == 0) & jnp.isinf(factor))
+    return jnp.where(is_nothing, 0, factor * value)
 
 
 def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Affine, begins: bool = True) -> Affine:
@@ -191,5 +198,7 @@ def _is_range(bounds: Any) -> bool:
     """Tell whether these are two bounds in their order, as far as they are known now."""
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         return False
-    are_known = all(isinstance(bound, (int, float, np.number)) for bound in bounds)
-    return not are_known or bool(bounds[0] <= bounds[1])
+    are_known = [isinstance(bound, (int, float, np.number)) for bound in bounds]
+    if any(isinstance(bound, (list, str)) or (bound is None and any(are_known)) for bound in bounds):
+        return False
+    return not all(are_known) or bool(bounds[0] <= bounds[1])

@@ -99,9 +99,9 @@ class Rollout(struct.PyTreeNode):
     def __post_init__(self):
         require_integer("Rollout", "length", self.length, 1)
         require_integer("Rollout", "num_envs", self.num_envs, 1)
-        require_number("Rollout", "gamma", self.gamma, 0)
-        require_number("Rollout", "gae_lambda", self.gae_lambda, 0, 1)
-        require_number("Rollout", "epsilon", self.epsilon, 0)
+        require_number(self, "gamma", self.gamma, 0)
+        require_number(self, "gae_lambda", self.gae_lambda, 0, 1)
+        require_number(self, "epsilon", self.epsilon, 0)
         require_choice("Rollout", "returns", self.returns, RETURNS)
 
     def advantages(self, chunk: Transition, next_value: jax.Array) -> RolloutBatch:

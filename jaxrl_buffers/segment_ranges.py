@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_buffers import segment_tree
-from jaxrl_buffers.segment_tree import FAN_OUT, SegmentTree, Summary
+from jaxrl_buffers.segment_tree import FAN_OUT, Room, SegmentTree, Summary
 
 BITS_PER_UNIFORM = 11  # how much of the 23 random bits of a float32 may be used up before a fresh number is drawn
 
@@ -30,7 +30,8 @@ def draw(
         batch_size: how many leaves to draw, with replacement.
         begins: `int32[R]`.
         ends: `int32[R]`; the ranges `begins[r]..ends[r]-1` must not overlap.
-        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws.
+        stratified: one draw from each of `batch_size` equal parts of the mass, in the order of the ranges, instead of
+            independent draws; see `segment_tree.draw`.
 
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for empty ranges), and the summary of the ranges.
@@ -48,19 +49,20 @@ def draw(
     summary = _summarize(covers)
     num_levels = segment_tree.num_levels(tree)
     uniforms = jax.random.uniform(key, (num_levels, batch_size), jnp.float32)
-    residual = segment_tree.fractions(uniforms[0], stratified) * summary.total
+    places = segment_tree.fractions(uniforms[0], stratified)
+    residual, room = places * summary.total, segment_tree.room_of(places, summary.total) if stratified else None
     group_masses = jnp.sum(covers.stats[:, :, 0], axis=-1)
     range_masses = jnp.sum(group_masses, axis=-1)
     chosen, residual = _choose_range(range_masses, residual)
     drawn_for = jnp.broadcast_to(summary.total, residual.shape)
     if key_inside is not None:
         fresh = jax.random.uniform(key_inside, (batch_size,), jnp.float32)
-        residual, drawn_for = _drawn_afresh(fresh, range_masses[chosen], residual, drawn_for)
+        residual, drawn_for, room = _drawn_afresh(fresh, range_masses[chosen], residual, drawn_for, room)
     group, residual, _ = segment_tree.pick(group_masses[chosen], residual)
     child, residual, mass = segment_tree.pick(covers.stats[chosen, group, 0], residual)
     node, level = covers.first[chosen, group] + child, covers.level[chosen, group]
     for parent_level in range(num_levels - 1, 0, -1):
-        residual, drawn_for = _drawn_afresh(uniforms[parent_level], mass, residual, drawn_for)
+        residual, drawn_for, room = _drawn_afresh(uniforms[parent_level], mass, residual, drawn_for, room)
         child, below, child_mass = segment_tree.pick(segment_tree.masses(tree, parent_level - 1, node), residual)
         inside = level >= parent_level
         node = jnp.where(inside, node * FAN_OUT + child, node)
@@ -74,14 +76,16 @@ def _summarize(covers: segment_tree.Cover) -> Summary:
 
 
 def _drawn_afresh(
-    fresh: jax.Array, mass: jax.Array, residual: jax.Array, drawn_for: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    fresh: jax.Array, mass: jax.Array, residual: jax.Array, drawn_for: jax.Array, room: Room | None
+) -> tuple[jax.Array, jax.Array, Room | None]:
     """Replace the place inside the mass that was reached where the number drawn for a larger mass is used up.
 
     Given what was reached, the place inside it is uniform again; see `segment_tree.draw`.
     """
     is_worn = mass * 2**BITS_PER_UNIFORM < drawn_for
-    return jnp.where(is_worn, fresh * mass, residual), jnp.where(is_worn, mass, drawn_for)
+    drawn, room_there = segment_tree.draw_afresh(fresh, residual, mass, room)
+    room = jax.tree.map(lambda new, old: jnp.where(is_worn, new, old), room_there, room)
+    return jnp.where(is_worn, drawn, residual), jnp.where(is_worn, mass, drawn_for), room
 
 
 def _choose_range(masses: jax.Array, thresholds: jax.Array) -> tuple[jax.Array, jax.Array]:

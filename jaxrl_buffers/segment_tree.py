@@ -33,6 +33,7 @@ from jaxrl_buffers.scatter import set_last_wins
 FAN_OUT = 8
 LEVELS_PER_UNIFORM = 4  # a float32 uniform has 23 bits; four levels of eight use 12, which leaves 11 to be fair with
 NOTHING = (0.0, float("inf"), 0.0)  # the sum, least and largest of no leaves
+MOST_STRATA = 2**12  # more of them leave too few of the bits of a float32 to tell places within each apart
 FIRST_ROWS = 4  # a search begins at the first level of so few rows
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
@@ -167,7 +168,9 @@ def draw(
         tree: the tree.
         key: a PRNG key.
         batch_size: how many leaves to draw, with replacement.
-        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws.
+        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws. Up to
+            4096 parts are kept but for rounding, by less than 1e-6 of the whole mass. Of more parts, those that lie
+            within a node at which a number is drawn afresh share their draws; such nodes exist above 2048 leaves.
 
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
@@ -176,7 +179,10 @@ def draw(
     keys = jax.random.split(key, 1 + num_redraws)
     uniforms = [jax.random.uniform(key, (batch_size,), jnp.float32) for key in keys]
     summary = reduce(tree)
-    indices, leaves = _descend(tree, fractions(uniforms[0], stratified) * summary.total, uniforms[1:])
+    places = fractions(uniforms[0], stratified)
+    indices, leaves = _descend(
+        tree, places * summary.total, uniforms[1:], room_of(places, summary.total) if stratified else None
+    )
     return indices, leaves, summary
 
 
@@ -191,6 +197,34 @@ def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
     # It also keeps XLA from dividing the mass, which the places are multiplied by, into parts that may be too small
     # for a float32: all draws would then be the first leaf.
     return jnp.minimum(places, np.nextafter(np.float32(1), np.float32(0)))
+
+
+class Room(NamedTuple):
+    """How far draws are from the ends of their strata: the same inside every node on the way down."""
+
+    before: jax.Array  # float32[B]
+    behind: jax.Array  # float32[B]
+
+
+def room_of(places: jax.Array, total: jax.Array) -> Room | None:
+    """Return the room of stratified places, as masses; none for too many strata."""
+    if places.shape[0] > MOST_STRATA:
+        return None
+    ends = np.arange(places.shape[0] + 1, dtype=np.float32) / np.float32(places.shape[0])
+    return Room((places - ends[:-1]) * total, (jnp.asarray(ends[1:]) - places) * total)
+
+
+def draw_afresh(
+    uniforms: jax.Array, residual: jax.Array, mass: jax.Array, room: Room | None
+) -> tuple[jax.Array, Room | None]:
+    """Draw another place inside the mass that was reached, and inside the stratum; return the room there, too."""
+    if room is None:
+        return uniforms * mass, None
+    begin = jnp.clip(residual - room.before, 0, mass)
+    end = jnp.clip(residual + room.behind, begin, mass)
+    # Kept, else all levels above are computed anew below: a draw of 256 among 2^20 took 59 microseconds, not 54.
+    drawn = materialized(begin + uniforms * (end - begin), unknown=(mass[0] > 0).astype(jnp.int32))
+    return drawn, Room(room.before + (drawn - residual), room.behind - (drawn - residual))
 
 
 def num_levels(tree: SegmentTree) -> int:
@@ -329,9 +363,9 @@ def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, 
 
 
 def _descend(
-    tree: SegmentTree, residual: jax.Array, uniforms: list[jax.Array] | None = None
+    tree: SegmentTree, residual: jax.Array, uniforms: list[jax.Array] | None = None, room: Room | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Follow residuals `[B]` from the top to leaves; `uniforms`, `[B]` each, redraw them on the way."""
+    """Follow residuals `[B]` from the top to leaves; `uniforms`, `[B]` each, redraw them on the way within `room`."""
     # All begin among the same few nodes, which need not be gathered for each of them.
     first = _first_level(tree)
     nodes = _whole_level(tree, first)[:, 0].reshape(-1)
@@ -339,7 +373,7 @@ def _descend(
     for depth, level in enumerate(range(first - 1, -1, -1), 2):  # the first step may stand for two
         stage, levels_into_stage = divmod(depth, LEVELS_PER_UNIFORM)
         if uniforms is not None and levels_into_stage == 0:
-            residual = uniforms[stage - 1] * mass
+            residual, room = draw_afresh(uniforms[stage - 1], residual, mass, room)
         child, residual, mass = pick(masses(tree, level, node), residual)
         node = node * FAN_OUT + child
     return node, mass

@@ -40,11 +40,34 @@ class Goal(struct.PyTreeNode):
     rate: Scalar | None = None
 
 
+class Scaled(struct.PyTreeNode):
+    """A component that may stand for a function from a number to a number."""
+
+    factor: Scalar = 2.0
+
+    def __call__(self, value: float) -> float:
+        return self.factor * value
+
+
+class Ratio(struct.PyTreeNode):
+    """A component that may not: it is called with two."""
+
+    def __call__(self, value: float, other: float) -> float:
+        return value / other
+
+
+class Asks(struct.PyTreeNode):
+    """A component that is made of a function from a number to a number."""
+
+    change: Callable[[float], float] = struct.field(pytree_node=False)
+
+
 def half(value):
     return value / 2
 
 
-config.register_component(Goal)
+for _component in (Goal, Scaled, Ratio, Asks):
+    config.register_component(_component)
 config.register("half", half)
 config.register("relabel", relabel)
 
@@ -150,6 +173,14 @@ def sampler_with(**entries):
          ["config.others.1.config.num_starts: is missing", "config.ratios.1: got 'x', expected a list of which each"]),
         ({"name": "Goal", "config": {"relabel": "os.system"}}, ["config.relabel: got 'os.system'", "function (half, "]),
         ({"name": "Goal", "config": {"relabel": "half", "limits": [1]}}, ["config.limits", "a list of which each"]),
+        ({"name": "Goal", "config": {"relabel": {"name": "NStep"}}}, ["config.relabel: got {'name': 'NStep'}, exp"]),
+        ({"name": "Goal", "config": {"relabel": {"name": "Uniform"}}}, ["config.relabel: got {'name': 'Uniform'},"]),
+        ({"name": "Uniform", "config": {1: 2, None: 3}}, ["config.1: is unknown", "config.None: is unknown"]),
+        ({"name": "Uniform", "config": {(1, 2): 2, 0.5: 1}}, ["config.(1, 2): is", "config.0.5: is"]),
+        ({"name": "Uniform", 1: 2, None: 3}, ["1: is unknown, expected are: name, config", "None: is unknown"]),
+        (sampler_with(alpha=[1]), ["config.sampler.config.alpha: got [1], expected a number"]),
+        (sampler_with(alpha=float("inf")), ["config.sampler.config: Prioritized(alpha=inf)", "finite in 32 bits"]),
+        ({"name": "NStep", "config": {"gamma": float("-inf")}}, ["config: NStep(gamma=-inf)", "finite in 32 bits"]),
         ({"name": "Nothing"}, ["name: 'Nothing' is unknown, expected one of", "ReplayBuffer"]),
         ({"config": {}}, ["the whole: got {'config': {}}, expected a component as {name: ..., config: {...}}"]),
         ([1], ["the whole: got [1], expected a component"]),
@@ -168,6 +199,15 @@ def test_row_75_one_error_names_key_value_and_what_was_expected(given, messages)
 def test_numbers_as_people_write_them(written, value):
     for text in (written, f"'{written}'"):
         assert jb.from_yaml(f"name: Prioritized\nconfig: {{epsilon: {text}}}").epsilon == value
+
+
+def test_components_that_are_called_alike_may_stand_for_functions():
+    built = jb.from_config({"name": "Asks", "config": {"change": {"name": "Scaled", "config": {"factor": 3}}}})
+    assert built == Asks(Scaled(3.0))
+    assert jb.from_config(jb.to_config(built)) == built
+    for name in ("Ratio", "NStep", "Uniform"):
+        with pytest.raises(ValueError, match=r"config\.change: got .*, expected the name of a registered function"):
+            jb.from_config({"name": "Asks", "config": {"change": {"name": name}}})
 
 
 def test_optional_parts():

@@ -238,6 +238,17 @@ def stored_returns(buffer, state, env, count):
     return buffer._reader(state.storage).read(ring.row_of_age(state.storage, age, env), env).extras["episodic_return"]
 
 
+def test_factors_that_grow_out_of_float32_change_no_return_that_does_not_need_them():
+    """With gamma 2, behind 150 steps: next to them is an episode that is over, and in them no reward but the first."""
+    rewards, ends = np.zeros(700), np.zeros(700, bool)
+    rewards[:4], ends[[2, 600]] = [1, 2, 4, 5], True
+    got = recorded_returns(jb.EpisodicReturns(gamma=2.0, default=-1.0), rewards_chunk(rewards, terminated=ends))
+    np.testing.assert_array_equal(got, [21, 10, 4, 5, *[0] * 597, *[-1] * 99])
+    rewards[600] = 1  # which is worth more than a float32 can say, from 128 steps before it on
+    got = recorded_returns(jb.EpisodicReturns(gamma=2.0, default=-1.0), rewards_chunk(rewards, terminated=ends))
+    np.testing.assert_array_equal(got, [21, 10, 4, *[np.inf] * 470, *2.0 ** np.arange(127, -1, -1), *[-1] * 99])
+
+
 def test_row_63_long_episodes_have_no_nan_and_discounts_multiply():
     rewards = np.random.default_rng(0).normal(size=2000)
     chunk = rewards_chunk(rewards, terminated=np.arange(2000) == 1999)

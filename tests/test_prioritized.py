@@ -196,6 +196,25 @@ def test_weights_do_not_vanish_at_any_dynamic_range():
     np.testing.assert_allclose(weights, 1e-33, rtol=1e-3)
 
 
+@pytest.mark.parametrize("weighting", ["buffer", "batch"])
+@pytest.mark.parametrize("beta", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("scale", [0.0, 1e-37, 1.0, 1e36])
+def test_weights_that_correct_too_much_depend_on_the_ratio_of_priorities_only(weighting, beta, scale):
+    """Powers of the priorities themselves would be zero or infinite."""
+    buffer, state = with_priorities(scale * np.array([1, 1, 2, 2]), beta=beta, weighting=weighting, **RAW)
+    sample = helpers.sample(buffer, state, jax.random.key(0), batch_size=64)
+    ratio = np.where(np.asarray(sample.batch[:, 0]) < 2, 1, 0.5 if scale else 1)
+    np.testing.assert_allclose(sample.weights, ratio**beta, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e37, 1e38])
+def test_importance_does_not_vanish_at_the_largest_priorities(scale):
+    """XLA multiplies by the inverse of the total, which must not be too small for a float32."""
+    buffer, state = with_priorities(scale * np.array([1, 1, 1, 1]), weighting="alf", **RAW)
+    weights = helpers.sample(buffer, state, jax.random.key(0), batch_size=8).weights
+    np.testing.assert_allclose(weights, 1, rtol=1e-6)
+
+
 def test_row_57_outdated_positions_are_ignored():
     buffer, state = with_priorities([1, 2, 3, 4], **RAW)
     state = helpers.add(buffer, state, scalars([4, 5]))

@@ -10,6 +10,7 @@ from helpers import number_buffer, scalars
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import advantages
+from jaxrl_buffers.rollouts import RETURNS
 
 GAMMA, LAMBDA = 0.9, 0.8
 GOLDEN_ADVANTAGE, GOLDEN_RETURN = [5.14792, 5.136, 3.8], [6.688, 6.32, 4.8]
@@ -66,6 +67,29 @@ def test_discount_cumsum():
     two = jb.discount_cumsum(jnp.array([[1, 1], [2, 2], [3, 3]]), jnp.array([[0.5, 1.0], [0.5, 0.0], [9.0, 9.0]]))
     np.testing.assert_allclose(two, [[2.75, 3], [3.5, 2], [3, 3]])
     assert two.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("returns", RETURNS)
+@pytest.mark.parametrize("is_normalized", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_stays_within_its_own_path(returns, is_normalized, bad):
+    """Of three paths of two steps, the second one has a broken reward; and the one behind them is not closed."""
+    rollout, state = make(7, returns=returns, is_normalized=is_normalized)
+    rewards, ends = column([1, 2, 3, bad, 5, 6, bad]), column([0, 1, 0, 1, 0, 1, 0])
+    chunk = steps(rewards, np.ones((7, 1)), terminated=ends)
+    got = batch_of(rollout, add(rollout, state, chunk))
+    is_good = np.array([True, True, False, False, True, True, False])
+    zeroed = steps(np.where(np.isfinite(rewards), rewards, 0), np.ones((7, 1)), terminated=ends)
+    sound = batch_of(rollout, add(rollout, state, zeroed))
+    assert got.mask[:, 0].tolist() == [True] * 6 + [False]
+    assert np.isfinite(got.return_[is_good]).all()
+    assert not np.isfinite(got.advantage[2:4]).any()
+    if is_normalized:
+        np.testing.assert_allclose(np.mean(got.advantage[is_good]), 0, atol=1e-6)
+        np.testing.assert_allclose(np.std(got.advantage[is_good]), 1, rtol=1e-5)
+    else:
+        np.testing.assert_array_equal(got.advantage[is_good], sound.advantage[is_good])
+    np.testing.assert_array_equal(got.return_[is_good], sound.return_[is_good])
 
 
 def test_hand_worked_advantages_and_returns():

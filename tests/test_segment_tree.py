@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference import ReferenceSegmentTree
 
-from jaxrl_buffers import host, scatter, segment_tree
+from jaxrl_buffers import host, scatter, segment_ranges, segment_tree
 
 SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128]
 write = jax.jit(segment_tree.write)
@@ -216,6 +216,44 @@ def test_stratified_draws_hit_every_stratum_once():
     assert np.abs(np.asarray(drawn) - np.arange(1000)).max() <= 1
     halves, _, _ = draw(segment_tree.from_leaves(jnp.array([3.0, 1.0])), jax.random.key(0), batch_size=1000)
     assert np.bincount(halves).tolist() == [750, 250]
+
+
+@pytest.mark.usefixtures("optimized_code")
+@pytest.mark.parametrize("batch_size", [64, 4096])
+@pytest.mark.parametrize("is_ranged", [False, True])
+def test_strata_are_kept_where_random_numbers_are_redrawn(batch_size, is_ranged):
+    """Up to the rounding of float32: in trees of any size, each draw touches its own equal part of the mass."""
+    rng = np.random.default_rng(0)
+    values = (rng.gamma(0.5, size=40_000) * (rng.random(40_000) > 0.3)).astype(np.float32)
+    values[17_000:17_900] *= 100  # so that some nodes are wide, and some parts are within one leaf
+    tree, begins, ends = segment_tree.from_leaves(values), [0], [40_000]
+    if is_ranged:
+        begins, ends = [30_001, 5, 16_000], [40_000, 9_999, 17_500]
+        drawn = segment_ranges.draw(tree, jax.random.key(0), batch_size, jnp.array(begins), jnp.array(ends))[0]
+    else:
+        drawn = draw(tree, jax.random.key(0), batch_size=batch_size)[0]
+    order = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
+    mass_before = np.zeros(40_000)
+    mass_before[order] = np.cumsum(values[order], dtype=np.float64) - values[order]
+    total = values[order].sum(dtype=np.float64)
+    begin = mass_before[drawn] / total * batch_size - np.arange(batch_size)
+    assert np.all(values[drawn] > 0)
+    assert np.max(begin) < 1 + 1e-6 * batch_size
+    assert np.min(begin + values[drawn] / total * batch_size) > -1e-6 * batch_size
+
+
+@pytest.mark.usefixtures("optimized_code")
+def test_draws_within_strata_follow_the_leaves():
+    """Also of the leaves and nodes that several parts share."""
+    values = np.random.default_rng(0).gamma(0.5, size=3000).astype(np.float32)
+    tree = segment_tree.from_leaves(values)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = jax.jit(jax.vmap(lambda key: segment_tree.draw(tree, key, 50)[0]))(keys)
+    counts, expected = np.bincount(np.ravel(drawn), minlength=3000), 200_000 * values / values.sum()
+    z = (counts - expected)[expected > 10] / np.sqrt(expected[expected > 10])
+    assert np.abs(z).max() < 5
+    shared = np.searchsorted(np.cumsum(values), np.arange(1, 50) / 50 * values.sum())
+    assert np.sum(counts[shared]) == pytest.approx(np.sum(expected[shared]), rel=0.05)
 
 
 @pytest.mark.usefixtures("optimized_code")

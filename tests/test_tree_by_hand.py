@@ -134,6 +134,27 @@ def test_a_range_is_chosen_by_its_share_of_the_mass():
 def test_numbers_are_drawn_afresh_when_their_bits_are_used_up():
     scale = float(2**segment_ranges.BITS_PER_UNIFORM)
     mass, drawn_for = jnp.array([1.0, 1.0]), jnp.array([scale, 1.01 * scale])
-    residual, now_for = segment_ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for)
+    residual, now_for, _ = segment_ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for, None)
     assert residual.tolist() == [0.25, 0.5]
     assert now_for.tolist() == [scale, 1]
+
+
+def test_numbers_are_drawn_afresh_inside_their_strata():
+    """A node of mass 4, of which the strata cover the middle, the begin, the end, all, and, by rounding, nothing."""
+    residual = jnp.array([2.0, 1.0, 3.0, 1.0, 6.0])
+    room = segment_tree.Room(jnp.array([1.0, 9.0, 1.0, 9.0, 1.0]), jnp.array([0.5, 1.0, 9.0, 9.0, 1.0]))
+    drawn, after = segment_tree.draw_afresh(jnp.full(5, 0.25), residual, jnp.full(5, 4.0), room)
+    assert drawn.tolist() == [1.375, 0.5, 2.5, 1.0, 4.0]
+    assert (drawn - after.before).tolist() == (residual - room.before).tolist()
+    assert (drawn + after.behind).tolist() == (residual + room.behind).tolist()
+    anywhere, nothing = segment_tree.draw_afresh(jnp.full(5, 0.25), residual, jnp.full(5, 4.0), None)
+    assert anywhere.tolist() == [1.0] * 5
+    assert nothing is None
+
+
+def test_the_room_of_a_draw_reaches_to_the_ends_of_its_stratum():
+    room = segment_tree.room_of(jnp.array([0.125, 0.5, 0.9375]), jnp.float32(6))
+    np.testing.assert_allclose(room.before, [0.75, 1.0, 1.625], rtol=1e-5)
+    np.testing.assert_allclose(room.behind, [1.25, 1.0, 0.375], rtol=1e-5)
+    assert segment_tree.room_of(jnp.zeros(segment_tree.MOST_STRATA), jnp.float32(6)) is not None
+    assert segment_tree.room_of(jnp.zeros(segment_tree.MOST_STRATA + 1), jnp.float32(6)) is None

@@ -44,7 +44,7 @@ class AttractionKL(struct.PyTreeNode):
     learning_rate = 0.0  # nothing of its own is trained
 
     def __post_init__(self):
-        _check("AttractionKL", self.behaviors, self.weights, self.scale)
+        _check(self, self.behaviors, self.weights, self.scale)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
         """There is nothing to train."""
@@ -80,7 +80,7 @@ class RepulsionKL(struct.PyTreeNode):
     learning_rate = 0.0  # nothing of its own is trained
 
     def __post_init__(self):
-        _check("RepulsionKL", self.behaviors, self.weights, self.scale)
+        _check(self, self.behaviors, self.weights, self.scale)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
         """There is nothing to train."""
@@ -108,19 +108,20 @@ def _normalized(weights: tuple[Scalar, ...] | None, num: int) -> jax.Array:
     return stacked / jnp.sum(stacked)
 
 
-def _check(owner: str, behaviors: Any, weights: Any, scale: Any) -> None:
+def _check(component: Any, behaviors: Any, weights: Any, scale: Any) -> None:
+    owner = type(component).__name__
     if not isinstance(behaviors, tuple) or not behaviors:
         raise ValueError(f"{owner}(behaviors={behaviors!r}): give a tuple of at least one behavior(...).")
     for fixed in behaviors:
         # A plain function is a leaf to JAX, and could not enter compiled code.
         if not callable(fixed) or jax.tree_util.all_leaves([fixed]):
             raise ValueError(f"{owner}: {fixed!r} is no behaviour; make one by behavior(agent, state) or behavior(f).")
-    require_number(owner, "scale", scale, 0)
+    require_number(component, "scale", scale, 0)
     if weights is None:
         return
     if not isinstance(weights, tuple) or len(weights) != len(behaviors):
         raise ValueError(f"{owner}(weights={weights!r}): give a tuple with a weight for each of {len(behaviors)}.")
     for weight in weights:
-        require_number(owner, "weights", weight, 0)
+        require_number(component, "weights", weight, 0)
     if all(isinstance(weight, (int, float, np.number)) for weight in weights) and not 0 < sum(weights) < math.inf:
         raise ValueError(f"{owner}(weights={weights!r}): at least one weight must be above 0, and all finite.")

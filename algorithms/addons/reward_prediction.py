@@ -46,9 +46,9 @@ class RewardPrediction(struct.PyTreeNode):
     learning_rate: Scalar = 1e-3
 
     def __post_init__(self):
-        require_number("RewardPrediction", "zero_mask_ratio", self.zero_mask_ratio, 0, 1)
-        require_number("RewardPrediction", "scale", self.scale, 0)
-        require_number("RewardPrediction", "learning_rate", self.learning_rate, 0)
+        require_number(self, "zero_mask_ratio", self.zero_mask_ratio, 0, 1)
+        require_number(self, "scale", self.scale, 0)
+        require_number(self, "learning_rate", self.learning_rate, 0)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
         """Return the parameters of the head; consumes `key`."""

@@ -118,11 +118,13 @@ class Mix(struct.PyTreeNode):
         share = jnp.array(amounts, jnp.float32) / sum(amounts)
         stood_in_for = jnp.sum(jnp.where(totals > 0, 0, share))
         share = jnp.where(totals > 0, share.at[-1].add(stood_in_for), 0)
-        factor = share / jnp.where(totals > 0, totals, 1)
-        mass = jnp.sum(factor[:, None] * jnp.stack([draw.mass for draw in told]), axis=0)
+        # First divided by the total: a share of the inverse of a large total would be too small for a float32.
+        divisor = jnp.where(totals > 0, totals, 1)
+        probability = jnp.stack([draw.mass for draw in told]) / divisor[:, None]
+        mass = jnp.sum(share[:, None] * probability, axis=0)
         num_starts = jnp.where(share > 0, num_starts, 0)
         draws_from_all = (share > 0) & (num_starts == jnp.max(num_starts))
-        least = jnp.sum(jnp.where(draws_from_all, factor * least, 0))
+        least = jnp.sum(jnp.where(draws_from_all, share * (least / divisor), 0))
         least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
         return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))

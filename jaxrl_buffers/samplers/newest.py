@@ -36,8 +36,8 @@ class Newest(struct.PyTreeNode):
     max_share: Scalar = math.inf
 
     def __post_init__(self):
-        require_number("Newest", "num_starts", self.num_starts, 0)
-        require_number("Newest", "max_share", self.max_share, 0, math.inf)
+        require_number(self, "num_starts", self.num_starts, 0)
+        require_number(self, "max_share", self.max_share, 0, math.inf)
 
     def init(self, storage_shape: tuple[int, int]) -> PyTree:
         """Return the state of the sampler inside."""

@@ -72,8 +72,8 @@ class Recent(struct.PyTreeNode):
     adaptive: bool = struct.field(pytree_node=False, default=False)
 
     def __post_init__(self):
-        require_number("Recent", "eta", self.eta, 0, 1)
-        require_number("Recent", "c_min", self.c_min, 0)
+        require_number(self, "eta", self.eta, 0, 1)
+        require_number(self, "c_min", self.c_min, 0)
 
     def init(self, storage_shape: tuple[int, int]) -> RecentState:
         """Return the state of the sampler inside, and an empty trend."""

@@ -61,7 +61,7 @@ class Hindsight(struct.PyTreeNode):
 
     def __post_init__(self):
         require_choice("Hindsight", "strategy", self.strategy, STRATEGIES)
-        require_number("Hindsight", "ratio", self.ratio, 0, 1)
+        require_number(self, "ratio", self.ratio, 0, 1)
         if not callable(self.relabel):
             raise ValueError(
                 f"Hindsight(relabel={self.relabel!r}): pass a function `(transition, goal) -> transition`."

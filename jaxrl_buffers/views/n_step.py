@@ -37,7 +37,7 @@ class NStep(struct.PyTreeNode):
 
     def __post_init__(self):
         require_integer("NStep", "n", self.n, 1)
-        require_number("NStep", "gamma", self.gamma, 0)
+        require_number(self, "gamma", self.gamma, 0)
 
     lookahead = 0  # windows are shortened at the write head
     lookback = 0

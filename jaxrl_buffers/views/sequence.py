@@ -46,7 +46,7 @@ class Sequence(struct.PyTreeNode):
         require_integer("Sequence", "length", self.length, 1)
         require_integer("Sequence", "burn_in", self.burn_in, 0)
         require_integer("Sequence", "period", self.period, 1)
-        require_number("Sequence", "gamma", self.gamma, 0)
+        require_number(self, "gamma", self.gamma, 0)
         if self.burn_in >= self.length:
             raise ValueError(
                 f"Sequence(length={self.length}, burn_in={self.burn_in}): the burn-in leaves no step to learn from; "
