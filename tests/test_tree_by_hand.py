@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_buffers import segment_ranges, segment_tree
+from jaxrl_buffers import segment_tree
+from jaxrl_buffers.segment_tree import ranges
 
 HEIGHTS = [8, 9, 64, 65, 300]  # of one level to three
 find = jax.jit(segment_tree.find)
@@ -110,11 +111,11 @@ def test_draws_inside_of_ranges():
     leaves[[3, 100, 101, 250, 299]] = [1, 2, 5, 1, 4]
     tree = segment_tree.from_leaves(jnp.asarray(leaves))
     begins, ends = jnp.array([200, 40, 0]), jnp.array([300, 40, 101])
-    draw = jax.jit(segment_ranges.draw, static_argnames=("batch_size", "stratified"))
+    draw = jax.jit(segment_tree.draw_ranges, static_argnames=("batch_size", "stratified"))
     indices, drawn, summary = draw(tree, jax.random.key(0), batch_size=80, begins=begins, ends=ends)
     assert indices.tolist() == [250] * 10 + [299] * 40 + [3] * 10 + [100] * 20
     np.testing.assert_array_equal(drawn, leaves[np.asarray(indices)])
-    assert tuple(summary) == tuple(segment_ranges.reduce(tree, begins, ends)) == (8, 1, 4)
+    assert tuple(summary) == tuple(segment_tree.reduce_ranges(tree, begins, ends)) == (8, 1, 4)
     free, _, _ = draw(tree, jax.random.key(0), batch_size=8_000, begins=begins, ends=ends, stratified=False)
     counts = np.bincount(free, minlength=300)
     assert counts.sum() == counts[[3, 100, 250, 299]].sum()
@@ -126,14 +127,14 @@ def test_draws_inside_of_ranges():
 
 def test_a_range_is_chosen_by_its_share_of_the_mass():
     masses = jnp.array([0.0, 2.0, 0.0, 3.0, 0.0])
-    chosen, rest = segment_ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
+    chosen, rest = ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
     assert chosen.tolist() == [1, 1, 3, 3, 3]
     assert rest.tolist() == [0, 1.5, 0, 2.5, 3]
 
 
 def test_numbers_are_drawn_afresh_when_their_bits_are_used_up():
-    scale = float(2**segment_ranges.BITS_PER_UNIFORM)
+    scale = float(2**ranges.BITS_PER_UNIFORM)
     mass, drawn_for = jnp.array([1.0, 1.0]), jnp.array([scale, 1.01 * scale])
-    residual, now_for = segment_ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for)
+    residual, now_for = ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for)
     assert residual.tolist() == [0.25, 0.5]
     assert now_for.tolist() == [scale, 1]

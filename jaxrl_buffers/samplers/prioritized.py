@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import segment_ranges, segment_tree, starts
+from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import require_choice, require_number
 from jaxrl_buffers.scatter import set_last_wins
@@ -95,7 +95,7 @@ class Prioritized(struct.PyTreeNode):
         """Draw `batch_size` starts; consumes `key`."""
         if window.is_narrowed:
             ranges = starts.slot_ranges(storage, window)
-            slots, mass, summary = segment_ranges.draw(state.tree, key, batch_size, *ranges, self.stratified)
+            slots, mass, summary = segment_tree.draw_ranges(state.tree, key, batch_size, *ranges, self.stratified)
         else:
             slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
@@ -113,7 +113,7 @@ class Prioritized(struct.PyTreeNode):
         mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         if window.is_narrowed:
-            summary = segment_ranges.reduce(state.tree, *starts.slot_ranges(storage, window))
+            summary = segment_tree.reduce_ranges(state.tree, *starts.slot_ranges(storage, window))
         return Draw(slots, mass, summary.least, summary.total, starts.count(storage, window))
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -147,7 +147,7 @@ class Prioritized(struct.PyTreeNode):
     def reprioritize(self, state: PrioritizedState, legal: jax.Array) -> PrioritizedState:
         """Recompute the leaves of legal starts from their priorities with the present `alpha` and `epsilon`."""
         leaves = jnp.where(legal, self._leaf(state.raw, state), 0)
-        return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
+        return PrioritizedState(segment_tree.from_leaves(leaves, state.tree.fan_out), state.raw)
 
     def observe(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:
         """Do nothing."""
