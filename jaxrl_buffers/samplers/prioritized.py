@@ -16,7 +16,7 @@ from flax import struct
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers.checked import check
 from jaxrl_buffers.checks import require_choice, require_number
-from jaxrl_buffers.scatter import set_last_wins
+from jaxrl_buffers.scatter import set_last_wins, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -48,6 +48,8 @@ class Prioritized(struct.PyTreeNode):
         stratified: draw one start from each of `B` equal parts of the mass instead of independently.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
             `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
+        fan_out: of the segment tree: 8 for CPUs, 128 for GPUs and TPUs. It changes nothing but speed, and the last bit
+            of sums.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -62,6 +64,7 @@ class Prioritized(struct.PyTreeNode):
     eta: Scalar = 0.9
     stratified: bool = struct.field(pytree_node=False, default=True)
     weighting: str = struct.field(pytree_node=False, default="buffer")
+    fan_out: int = struct.field(pytree_node=False, default=segment_tree.FAN_OUT)
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial"):
@@ -72,7 +75,7 @@ class Prioritized(struct.PyTreeNode):
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
         """Return a state without any legal start."""
         length, num_envs = storage_shape
-        tree = segment_tree.init(length * num_envs)
+        tree = segment_tree.init(length * num_envs, self.fan_out)
         return PrioritizedState(tree, jnp.zeros(length * num_envs, jnp.float32))
 
     def mark(
@@ -87,7 +90,7 @@ class Prioritized(struct.PyTreeNode):
             raw = jnp.where(given, priorities, raw)
             leaf = jnp.where(given, self._leaf(jnp.where(given, priorities, 0), state), leaf)
         leaf = jnp.where(legal, leaf, 0)
-        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal))
+        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal), unique=True)
 
     def draw(
         self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -183,8 +186,11 @@ def _is_priority(priorities: jax.Array) -> jax.Array:
 
 
 def _set(
-    state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array
+    state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array, unique: bool = False
 ) -> PrioritizedState:
-    tree = segment_tree.write(state.tree, slots, leaf, where)
     inside = where & (slots >= 0) & (slots < state.raw.shape[0])
-    return PrioritizedState(tree, set_last_wins(state.raw, slots, raw, inside))
+    if state.tree.is_wide and not unique:  # then they are sorted out once for both arrays
+        slots, (leaf, raw), inside = without_duplicates(slots, (leaf, raw), inside)
+        where, unique = inside, True
+    tree = segment_tree.write(state.tree, slots, leaf, where, unique)
+    return PrioritizedState(tree, set_last_wins(state.raw, slots, raw, inside, unique))

@@ -8,10 +8,12 @@ parent twice is harmless.
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 
     tree.py       the tree itself: made, read, written
+    parents.py    how its inner nodes lie in memory
     search.py     leaves found by prefix sum, or drawn in proportion to their mass
     ranges.py     the same questions about ranges of leaves, answered from canonical nodes
 """
 
+from jaxrl_buffers.segment_tree.parents import NOTHING
 from jaxrl_buffers.segment_tree.ranges import (
     BITS_PER_UNIFORM,
     Cover,
@@ -24,7 +26,6 @@ from jaxrl_buffers.segment_tree.ranges import (
 from jaxrl_buffers.segment_tree.search import draw, find, fractions, pick
 from jaxrl_buffers.segment_tree.tree import (
     FAN_OUT,
-    NOTHING,
     SMALL_LEVEL,
     SegmentTree,
     Summary,

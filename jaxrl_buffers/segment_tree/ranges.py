@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers.segment_tree.parents import NOTHING
 from jaxrl_buffers.segment_tree.search import fractions, pick
 from jaxrl_buffers.segment_tree.tree import (
-    NOTHING,
     SegmentTree,
     Summary,
     masses,
@@ -47,10 +47,10 @@ def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | in
     group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])
     group, residual, _ = pick(jnp.broadcast_to(group_masses, shape), thresholds.astype(jnp.float32))
-    child, residual, _ = pick(nodes.stats[group, 0], residual)
+    child, residual, _ = pick(nodes.stats[group, 0], residual, tree.is_wide)
     node, level = nodes.first[group] + child, nodes.level[group]
     for parent_level in range(num_levels(tree) - 1, 0, -1):
-        child, below, _ = pick(masses(tree, parent_level - 1, node), residual)
+        child, below, _ = pick(masses(tree, parent_level - 1, node), residual, tree.is_wide)
         inside = level >= parent_level
         node = jnp.where(inside, node * tree.fan_out + child, node)
         residual = jnp.where(inside, below, residual)
@@ -136,11 +136,11 @@ def draw_ranges(
         fresh = jax.random.uniform(key_inside, (batch_size,), jnp.float32)
         residual, drawn_for = _drawn_afresh(fresh, range_masses[chosen], residual, drawn_for)
     group, residual, _ = pick(group_masses[chosen], residual)
-    child, residual, mass = pick(covers.stats[chosen, group, 0], residual)
+    child, residual, mass = pick(covers.stats[chosen, group, 0], residual, tree.is_wide)
     node, level = covers.first[chosen, group] + child, covers.level[chosen, group]
     for parent_level in range(height - 1, 0, -1):
         residual, drawn_for = _drawn_afresh(uniforms[parent_level], mass, residual, drawn_for)
-        child, below, child_mass = pick(masses(tree, parent_level - 1, node), residual)
+        child, below, child_mass = pick(masses(tree, parent_level - 1, node), residual, tree.is_wide)
         inside = level >= parent_level
         node = jnp.where(inside, node * tree.fan_out + child, node)
         residual, mass = jnp.where(inside, below, residual), jnp.where(inside, child_mass, mass)

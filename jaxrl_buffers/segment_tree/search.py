@@ -1,8 +1,8 @@
 """Leaves found by prefix sum, or drawn in proportion to their mass.
 
-A search looks at the children of a node one after the other, as columns of a batch, which makes two kernels of a level:
-a gather and a choice. With a triangular product for the prefix sums there were five (samples of 256 on two CPU cores:
-59 us against 50).
+In narrow rows a search looks at the children of a node one after the other, as columns of a batch, which makes two
+kernels of a level on a CPU: a gather and a choice. With a triangular product for the prefix sums there were five
+(samples of 256 on two CPU cores: 59 us against 50). Wide rows are looked at as a whole.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def draw(
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
     """
-    keys = jax.random.split(key, 1 + len(_levels_to_redraw(tree)))
-    uniforms = [jax.random.uniform(key, (batch_size,), jnp.float32) for key in keys]
+    uniforms = _uniforms(tree, key, batch_size)
     summary = root(tree)
     indices, leaves = _descend(tree, fractions(uniforms[0], stratified) * summary.total, uniforms[1:])
     return indices, leaves, summary
@@ -66,12 +65,21 @@ def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
     return jnp.minimum(places, np.nextafter(np.float32(1), np.float32(0)))
 
 
-def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def pick(masses: jax.Array, residual: jax.Array, wide: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the first child `[B]` of `masses[B, M]` whose prefix exceeds the residual, what is left of it, its mass.
 
     Rounding can put the residual past the last child; then the last one with any mass is taken. A child of mass zero
     is never taken unless all are zero.
+
+    Args:
+        masses: `[B, M]`; of wide rows also `[1, M]`, the same for all.
+        residual: `[B]`.
+        wide: look at all children at once instead of one after the other.
     """
+    return _pick_lane(masses, residual) if wide else _pick_column(masses, residual)
+
+
+def _pick_column(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     children = [masses[:, number] for number in range(masses.shape[-1])]
     square, prefix, found = jnp.zeros_like(residual), jnp.zeros_like(residual), jnp.zeros(residual.shape, bool)
     for number, mass in enumerate(children):
@@ -89,6 +97,30 @@ def pick(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, 
     return child, residual - before, chosen
 
 
+def _pick_lane(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Past the last child, infinity is left of the residual: further down, too, the last one is to be taken."""
+    width = masses.shape[-1]
+    lane, residuals = jnp.arange(width, dtype=jnp.int32)[None], residual[:, None]
+    prefix = jnp.cumsum(masses, axis=-1)
+    # Sums are rounded in an order of XLA's choice, so a prefix may grow by a child of no mass.
+    first = jnp.min(jnp.where((masses > 0) & (prefix > residuals), lane, width), axis=-1)
+    last = jnp.max(jnp.where(masses > 0, lane, 0), axis=-1)
+    before = jnp.max(jnp.where(prefix > residuals, 0, prefix), axis=-1)
+    is_past = first == width
+    child = jnp.where(is_past, last, first)
+    chosen = jnp.max(jnp.where(lane == child[:, None], masses, 0), axis=-1)
+    return child, jnp.where(is_past, jnp.inf, residual - before), chosen
+
+
+def _uniforms(tree: SegmentTree, key: jax.Array, batch_size: int) -> list[jax.Array]:
+    """Return the numbers `[B]` that a draw takes, the first for the top; it is the same for every fan-out."""
+    count = 1 + len(_levels_to_redraw(tree))
+    if tree.is_wide:  # in one go
+        key = jax.random.split(key, 1)[0]
+        return jnp.split(jax.random.uniform(key, (count * batch_size,), jnp.float32), count)
+    return [jax.random.uniform(key, (batch_size,), jnp.float32) for key in jax.random.split(key, count)]
+
+
 def _first_level(tree: SegmentTree) -> int:
     """Return the level at which a search begins."""
     return next(level for level, rows in enumerate(rows_by_level(tree)) if rows <= FIRST_ROWS)
@@ -96,7 +128,7 @@ def _first_level(tree: SegmentTree) -> int:
 
 def _levels_to_redraw(tree: SegmentTree) -> list[int]:
     """Return the levels before which the random number of a draw is used up, from the top."""
-    num_rows, first = [*rows_by_level(tree)], _first_level(tree)
+    num_rows, first = rows_by_level(tree), _first_level(tree)
     bits_a_level = (tree.fan_out - 1).bit_length()
     num_nodes = num_rows[first - 1] if first > 0 else tree.capacity
     used, levels = max(FIRST_BITS, (num_nodes - 1).bit_length()), []
@@ -115,11 +147,12 @@ def _descend(
     # All begin among the same few nodes, which need not be gathered for each of them.
     first = _first_level(tree)
     nodes = whole_level(tree, first)[:, 0].reshape(-1)
-    node, residual, mass = pick(jnp.broadcast_to(nodes, (residual.shape[0], nodes.shape[0])), residual)
+    shape = (1 if tree.is_wide else residual.shape[0], nodes.shape[0])
+    node, residual, mass = pick(jnp.broadcast_to(nodes, shape), residual, tree.is_wide)
     redraws = {} if uniforms is None else dict(zip(_levels_to_redraw(tree), uniforms, strict=True))
     for level in range(first - 1, -1, -1):
         if level in redraws:
             residual = redraws[level] * mass
-        child, residual, mass = pick(masses(tree, level, node), residual)
+        child, residual, mass = pick(masses(tree, level, node), residual, tree.is_wide)
         node = node * tree.fan_out + child
     return node, mass
