@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers.checked import check
-from jaxrl_buffers.checks import require_choice, require_number
+from jaxrl_buffers.checks import require_choice, require_integer, require_number
 from jaxrl_buffers.scatter import set_last_wins, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
@@ -71,6 +71,7 @@ class Prioritized(struct.PyTreeNode):
             require_number("Prioritized", name, getattr(self, name), 0)
         require_number("Prioritized", "eta", self.eta, 0, 1)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
+        require_integer("Prioritized", "fan_out", self.fan_out, 2, segment_tree.SMALL_LEVEL)
 
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
         """Return a state without any legal start."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.scatter import set_last_wins
@@ -115,10 +116,7 @@ def write(
         return tree
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    if not tree.is_wide:
-        # Always true, but it orders this write behind the reads with which an earlier write recomputed its parents;
-        # else XLA would keep those reads right by copying all leaves.
-        valid = valid & (root(tree).total >= 0)
+    valid = lax.platform_dependent(valid, root(tree).total, cpu=_ordered_after, default=lambda valid, _: valid)
     leaves = set_last_wins(tree.leaves, indices, values, valid, unique)
     # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
     rows = jnp.where(valid, indices, 0).astype(jnp.uint32) // tree.fan_out
@@ -179,6 +177,14 @@ def whole_level(tree: SegmentTree, level: int) -> jax.Array:
 def summarize(stats: jax.Array) -> Summary:
     """Summarize nodes `[..., 3, M]` over the last axis."""
     return Summary(_ordered_sum(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
+
+
+def _ordered_after(valid: jax.Array, total: jax.Array) -> jax.Array:
+    """Return `valid` as it is, but behind the reads with which an earlier write recomputed the total.
+
+    XLA's CPU backend would else keep those reads right by copying all leaves.
+    """
+    return valid & (total >= 0)
 
 
 def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
