@@ -1,7 +1,8 @@
 """The leaves of a state as they lie in a file: raw arrays one behind the other, each with a hash.
 
 Large arrays are written and read in blocks, so that little more memory is needed than for the state itself. Of a
-segment tree only the leaves are stored; a parent is a function of its children, so the rest is rebuilt exactly.
+segment tree only the leaves are stored; a parent is a function of its children, so the rest is rebuilt exactly, or with
+another fan-out.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any
     array = arrays.to_device(record["array"])
     if "key_implementation" in record:
         return jax.random.wrap_key_data(array, impl=record["key_implementation"])
-    return _tree_of_leaves(array) if isinstance(like, SegmentTree) else array
+    return _tree_of_leaves(array, like.fan_out) if isinstance(like, SegmentTree) else array
 
 
 class ArrayFile:
@@ -163,9 +164,9 @@ def _array_dtype(like: Any) -> Any:
     return like.leaves.dtype if isinstance(like, SegmentTree) else like.dtype
 
 
-def _tree_of_leaves(leaves: jax.Array) -> SegmentTree:
+def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:
     """Build the trees of leaves `[..., capacity]`: states that were vmapped have axes in front."""
-    build = segment_tree.from_leaves
+    build = functools.partial(segment_tree.from_leaves, fan_out=fan_out)
     for _ in leaves.shape[:-1]:
         build = jax.vmap(build)
     return jax.jit(build)(leaves)

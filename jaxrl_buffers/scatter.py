@@ -6,18 +6,38 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers.types import PyTree
 
-def set_last_wins(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
+
+def set_last_wins(
+    array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array, unique: bool = False
+) -> jax.Array:
     """Return `array` with `values` set at `indices` where `valid`; of duplicates the last valid one wins.
 
     XLA leaves the winner among duplicates of a scatter open. A loop fixes it and costs no more on a CPU; elsewhere
-    duplicates are sorted out first.
+    duplicates are sorted out first, unless it is promised that there are none, `unique`.
     """
     if indices.size == 0:
         return array
     if indices.size == 1:  # XLA fuses a single slice update into later gathers, and copies the whole array
         indices, values, valid = (jnp.concatenate([part, part]) for part in (indices, values, valid))
-    return lax.platform_dependent(array, indices, values, valid, cpu=_set_in_order, default=_set_without_duplicates)
+    otherwise = _set_at_once if unique else _set_without_duplicates
+    return lax.platform_dependent(array, indices, values, valid, cpu=_set_in_order, default=otherwise)
+
+
+def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:
+    """Return the same writes in another order, valid only if no later valid one has the same index.
+
+    Args:
+        indices: `int32[B]`; where valid, less than the largest number there is.
+        values: leaves `[B]`.
+        valid: `bool[B]`.
+    """
+    nowhere = jnp.iinfo(indices.dtype).max
+    leaves, structure = jax.tree.flatten(values)
+    indices, *leaves = lax.sort((jnp.where(valid, indices, nowhere), *leaves), num_keys=1, is_stable=True)
+    is_last = jnp.append(indices[1:] != indices[:-1], True)
+    return indices, jax.tree.unflatten(structure, leaves), is_last & (indices < nowhere)
 
 
 def _set_in_order(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
@@ -38,8 +58,8 @@ def _set_in_order(array: jax.Array, indices: jax.Array, values: jax.Array, valid
 
 
 def _set_without_duplicates(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
-    outside = array.shape[0]
-    order = jnp.arange(indices.shape[0])
-    indices, order = lax.sort((jnp.where(valid, indices, outside), order), num_keys=1, is_stable=True)
-    is_last = jnp.append(indices[1:] != indices[:-1], True)
-    return array.at[jnp.where(is_last, indices, outside)].set(values[order], mode="drop")
+    return _set_at_once(array, *without_duplicates(indices, values, valid))
+
+
+def _set_at_once(array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array) -> jax.Array:
+    return array.at[jnp.where(valid, indices, array.shape[0])].set(values, mode="drop")

@@ -28,6 +28,9 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
     "sequences": lambda length, num_envs: jb.sequences(length, num_envs, sequence_length=4, period=2, burn_in=1),
     "prioritized": lambda length, num_envs: jb.prioritized(length, num_envs),
     "prioritized_n_step": lambda length, num_envs: jb.prioritized(length, num_envs, n=3, gamma=0.9),
+    "prioritized_wide": lambda length, num_envs: jb.n_step(
+        length, num_envs, n=3, gamma=0.9, sampler=jb.Prioritized(fan_out=128)
+    ),
     "prioritized_sequences": lambda length, num_envs: jb.sequences(
         length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(stratified=False, weighting="batch")
     ),

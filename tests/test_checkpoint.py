@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -81,8 +82,23 @@ def test_vmapped_states_come_back(tmp_path):
     assert_same_bits(round_trip(tmp_path, nested), nested)
 
 
-@pytest.mark.parametrize("capacity", [9, 700, 20_001])
-def test_nodes_of_written_trees_are_those_built_from_their_leaves(capacity):
+def test_a_state_comes_back_under_another_fan_out(tmp_path):
+    """Leaves are the same, so a tree of any fan-out can be built from them, also of states that were vmapped."""
+    narrow, wide = (BUFFERS[name](LENGTH, NUM_ENVS) for name in ("prioritized_n_step", "prioritized_wide"))
+    state, _ = play(narrow, narrow.init(EXAMPLE), *material(0))
+    expected, _ = play(wide, wide.init(EXAMPLE), *material(0))
+    checkpoint.save(tmp_path, state)
+    restored = checkpoint.restore(tmp_path, jax.eval_shape(wide.init, EXAMPLE))
+    assert restored.sampler.tree.fan_out == 128
+    assert_same_bits(restored, expected)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), expected, restored)
+    checkpoint.save(tmp_path, stacked)
+    like = jax.eval_shape(jax.vmap(lambda _: narrow.init(EXAMPLE)), jnp.arange(2))
+    assert_same_bits(checkpoint.restore(tmp_path, like), jax.tree.map(lambda *leaves: jnp.stack(leaves), state, state))
+
+
+@pytest.mark.parametrize(("capacity", "fan_out"), [(9, 8), (700, 8), (20_001, 8), (20_001, 4), (40_001, 128)])
+def test_nodes_of_written_trees_are_those_built_from_their_leaves(capacity, fan_out):
     """Else a restored tree would not be the one that was saved."""
     num_writes, batch = 40, 64
     keys = jax.random.split(jax.random.key(capacity))
@@ -90,13 +106,14 @@ def test_nodes_of_written_trees_are_those_built_from_their_leaves(capacity):
     values = 10 ** jax.random.uniform(keys[1], (num_writes, batch), minval=-6, maxval=4)
 
     def written(indices, values):
-        tree = segment_tree.init(capacity)
+        tree = segment_tree.init(capacity, fan_out)
         return jax.lax.scan(lambda tree, xs: (segment_tree.write(tree, *xs), ()), tree, (indices, values))[0]
 
     tree = jax.jit(written)(indices, values)
-    assert_same_bits(jax.jit(segment_tree.from_leaves)(tree.leaves[:capacity]), tree)
+    build = functools.partial(segment_tree.from_leaves, fan_out=fan_out)
+    assert_same_bits(jax.jit(build)(tree.leaves[:capacity]), tree)
     two = jax.jit(jax.vmap(written))(indices.reshape(2, -1, batch), values.reshape(2, -1, batch))
-    assert_same_bits(jax.jit(jax.vmap(segment_tree.from_leaves))(two.leaves[:, :capacity]), two)
+    assert_same_bits(jax.jit(jax.vmap(build))(two.leaves[:, :capacity]), two)
 
 
 def test_states_of_every_kind_of_leaf(tmp_path):

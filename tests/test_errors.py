@@ -112,6 +112,8 @@ def test_unknown_environments_under_jit_are_ignored():
         (lambda: jb.n_step(4, n=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.Prioritized(alpha="0.6"), r"alpha=0\.6\): `alpha` must be a number"),
         (lambda: jb.Prioritized(alpha=np.float32(-0.5)), r"alpha=-0\.5"),
+        (lambda: jb.Prioritized(fan_out=1), r"fan_out=1\): `fan_out` must be a whole number of at least 2"),
+        (lambda: jb.Prioritized(fan_out=512), r"at most 256"),
         (lambda: jb.Prioritized(eta=2.0), r"eta=2\.0.*at least 0 and at most 1"),
         (lambda: jb.ReplayBuffer(jb.NStep(), jb.Uniform(), length=4), "in the place of the view"),
         (lambda: jb.Sequence(3, burn_in=3), "leaves no step to learn from"),

@@ -116,20 +116,23 @@ def test_the_whole_loop_is_in_place(name):
     assert_in_place(compiled_loop(name, LARGE))
 
 
-@pytest.mark.parametrize("name", ["prioritized_n_step", "episodic", "hindsight", "frames"])
+@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_wide", "episodic", "hindsight", "frames"])
 def test_adding_a_single_row_is_in_place(name):
     """XLA treats scatters of one row apart, and then copies more readily."""
     assert_in_place(compiled_loop(name, LARGE, num_rows=1, num_envs=1))
 
 
-@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_per_env", "hindsight", "frames"])
+@pytest.mark.parametrize(
+    "name", ["prioritized_n_step", "prioritized_wide", "prioritized_per_env", "hindsight", "frames"]
+)
 def test_the_whole_loop_is_in_place_under_vmap(name):
     assert_in_place(compiled_loop(name, LARGE, num_seeds=3))
 
 
+@pytest.mark.parametrize("name", ["prioritized_n_step", "prioritized_wide"])
 @pytest.mark.parametrize("order", ORDERS[1:])
-def test_other_orders_are_in_place_too(order):
-    assert_in_place(compiled_loop("prioritized_n_step", LARGE, order))
+def test_other_orders_are_in_place_too(order, name):
+    assert_in_place(compiled_loop(name, LARGE, order))
 
 
 @pytest.mark.parametrize("operation", ["add", "add many", "sample", "update"])

@@ -11,7 +11,7 @@ import pytest
 from helpers import number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import host, segment_ranges, segment_tree
+from jaxrl_buffers import host, segment_tree
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}  # leaves are the priorities themselves
 
@@ -85,7 +85,7 @@ def test_draws_from_many_ranges_do_not_wear_out_their_random_numbers(monkeypatch
     @jax.jit
     def draw(key):
         tree = segment_tree.from_leaves(jnp.ones(8 * 4096))
-        return segment_ranges.draw(tree, key, 20_000, begins, begins + 5, stratified=False)[0]
+        return segment_tree.draw_ranges(tree, key, 20_000, begins, begins + 5, stratified=False)[0]
 
     indices = draw(jax.random.key(0))
     helpers.assert_frequencies(np.bincount(np.asarray(indices) % 8), np.ones(5))

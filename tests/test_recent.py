@@ -11,7 +11,7 @@ from helpers import assert_frequencies, number_buffer, scalars
 from reference_recency import ReferenceTrend, recent_rows
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import segment_ranges, segment_tree, starts
+from jaxrl_buffers import segment_tree, starts
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 
@@ -224,7 +224,7 @@ def test_bad_options_are_refused(options):
 
 @jax.jit
 def drawn_and_reduced(tree, key, begins, ends):
-    return segment_ranges.draw(tree, key, 5_000, begins, ends), segment_ranges.reduce(tree, begins, ends)
+    return segment_tree.draw_ranges(tree, key, 5_000, begins, ends), segment_tree.reduce_ranges(tree, begins, ends)
 
 
 def test_draws_inside_ranges_of_a_deep_tree():

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from reference import ReferenceSegmentTree
 
-from jaxrl_buffers import host, scatter, segment_ranges, segment_tree
+from jaxrl_buffers import host, scatter, segment_tree
 
-SIZES = [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128]
+SIZES = {4: [65], 8: [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128], 32: [200], 128: [100, 300]}
+SHAPES = [(size, fan_out) for fan_out, sizes in SIZES.items() for size in sizes]
+FAN_OUTS = list(SIZES)
+NARROW_AND_WIDE = [8, 128]
 write = jax.jit(segment_tree.write)
 find = jax.jit(segment_tree.find)
 find_between = jax.jit(segment_tree.find_between)
@@ -23,10 +26,10 @@ def leaves(tree: segment_tree.SegmentTree) -> np.ndarray:
     return np.asarray(tree.leaves)[: tree.capacity]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_shuffled_updates_are_read_back_summed_up_and_found(size):
+@pytest.mark.parametrize(("size", "fan_out"), SHAPES)
+def test_shuffled_updates_are_read_back_summed_up_and_found(size, fan_out):
     rng = np.random.default_rng(size)
-    tree = segment_tree.init(size)
+    tree = segment_tree.init(size, fan_out)
     for _ in range(3):
         indices, values = rng.permutation(size), rng.random(size).astype(np.float32) + np.float32(0.01)
         tree = write(tree, jnp.asarray(indices, jnp.int32), jnp.asarray(values))
@@ -42,17 +45,18 @@ def test_shuffled_updates_are_read_back_summed_up_and_found(size):
         host.find(tree, total[None] + 1)
 
 
-def test_a_threshold_equal_to_the_total_finds_the_last_nonzero_leaf():
-    tree = segment_tree.from_leaves(jnp.array([0.1] * 9 + [0.0]))
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_a_threshold_equal_to_the_total_finds_the_last_nonzero_leaf(fan_out):
+    tree = segment_tree.from_leaves(jnp.array([0.1] * 9 + [0.0] * 150), fan_out)
     assert host.find(tree, summarize(tree).total[None]).tolist() == [8]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_threshold_equal_to_a_prefix_sum_finds_the_leaf_behind_it(size):
+@pytest.mark.parametrize(("size", "fan_out"), SHAPES)
+def test_a_threshold_equal_to_a_prefix_sum_finds_the_leaf_behind_it(size, fan_out):
     """Whole numbers are summed up exactly, so that every threshold below is one that a prefix sum reaches or misses."""
     values = np.random.default_rng(size).integers(0, 3, size).astype(np.float32)
     values[size // 2] = 1
-    tree, reference = segment_tree.from_leaves(jnp.asarray(values)), ReferenceSegmentTree(size)
+    tree, reference = segment_tree.from_leaves(jnp.asarray(values), fan_out), ReferenceSegmentTree(size)
     reference.write(range(size), values)
     thresholds = np.arange(values.sum() + 1, dtype=np.float32)
     expected = [reference.find(float(threshold)) for threshold in thresholds]
@@ -60,17 +64,18 @@ def test_a_threshold_equal_to_a_prefix_sum_finds_the_leaf_behind_it(size):
     assert find_between(tree, 0, size, thresholds).tolist() == expected
 
 
-def test_a_tree_of_zeros_finds_nothing():
-    tree = segment_tree.init(10)
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_a_tree_of_zeros_finds_nothing(fan_out):
+    tree = segment_tree.init(10, fan_out)
     assert find(tree, jnp.zeros(1)).tolist() == [-1]
     assert float(draw(tree, jax.random.key(0), batch_size=1)[1][0]) == 0
     assert summarize(tree) == (0, np.inf, 0)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ranges_match_the_reference(size):
+@pytest.mark.parametrize(("size", "fan_out"), SHAPES)
+def test_ranges_match_the_reference(size, fan_out):
     rng = np.random.default_rng(size)
-    tree, reference = segment_tree.init(size), ReferenceSegmentTree(size)
+    tree, reference = segment_tree.init(size, fan_out), ReferenceSegmentTree(size)
     for _ in range(8):
         indices = rng.integers(-2, size + 3, 12).astype(np.int32)  # with duplicates, some outside
         values = (rng.random(12) * (rng.random(12) > 0.4)).astype(np.float32)
@@ -87,11 +92,12 @@ def test_ranges_match_the_reference(size):
         assert found.tolist() == [reference.find_between(start, stop, float(t)) for t in thresholds] + [-1]
 
 
-def test_a_small_range_keeps_its_mass_beside_a_huge_one():
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_a_small_range_keeps_its_mass_beside_a_huge_one(fan_out):
     """Differences of prefix sums would give 0 here."""
     values = np.full(1000, 1e4, np.float32)
     values[500:514] = 0.1
-    part = summarize(segment_tree.from_leaves(jnp.asarray(values)), 500, 514)
+    part = summarize(segment_tree.from_leaves(jnp.asarray(values), fan_out), 500, 514)
     np.testing.assert_allclose(part.total, 1.4, rtol=1e-6)
 
 
@@ -110,23 +116,26 @@ def test_the_last_valid_duplicate_wins(path):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_duplicates_count_once_and_the_sum_is_that_of_the_leaves():
-    tree = write(segment_tree.init(5), jnp.array([0, 0, 3, 0]), jnp.array([1.0, 1.0, 2.0, 4.0]))
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_duplicates_count_once_and_the_sum_is_that_of_the_leaves(fan_out):
+    tree = write(segment_tree.init(5, fan_out), jnp.array([0, 0, 3, 0]), jnp.array([1.0, 1.0, 2.0, 4.0]))
     assert leaves(tree).tolist() == [4, 0, 0, 2, 0]
     assert int(segment_tree.count_nonzero(tree)) == 2
     assert float(summarize(tree).total) == 6
 
 
-def test_an_empty_write_changes_nothing():
-    tree = segment_tree.from_leaves(jnp.arange(20.0))
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_an_empty_write_changes_nothing(fan_out):
+    tree = segment_tree.from_leaves(jnp.arange(20.0), fan_out)
     chex.assert_trees_all_equal(write(tree, jnp.zeros(0, jnp.int32), jnp.zeros(0)), tree)
     nowhere = write(tree, jnp.array([-1, 20, 10**9]), jnp.ones(3))
     chex.assert_trees_all_equal(nowhere, tree)
 
 
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, -np.inf])
-def test_bad_values_leave_the_leaf_as_it_was(bad):
-    tree = segment_tree.from_leaves(jnp.arange(20.0))
+def test_bad_values_leave_the_leaf_as_it_was(bad, fan_out):
+    tree = segment_tree.from_leaves(jnp.arange(20.0), fan_out)
     chex.assert_trees_all_equal(write(tree, jnp.array([3, 4]), jnp.array([bad, 4.0])), tree)
 
 
@@ -138,15 +147,19 @@ def test_a_leaf_is_exactly_what_was_set_at_any_dynamic_range():
     assert float(summarize(tree).total) == 1024
 
 
-def test_capacity_must_be_positive():
+def test_capacity_and_fan_out_must_be_possible():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         segment_tree.init(0)
+    for fan_out in (1, 257):
+        with pytest.raises(ValueError, match=f"fan-out of 2 to 256, got {fan_out}"):
+            segment_tree.init(10, fan_out)
 
 
 @pytest.mark.usefixtures("optimized_code")
-def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
+@pytest.mark.parametrize(("fan_out", "rounds"), [(8, 512), (128, 16)])
+def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift(fan_out, rounds):
     """2^20 slots of which 600k are written: nothing unwritten is ever drawn, sums and leaves stay exact."""
-    capacity, written, batch, rounds = 2**20, 600_000, 2048, 512
+    capacity, written, batch = 2**20, 600_000, 2048
 
     @jax.jit
     def churn(tree, key):
@@ -163,22 +176,22 @@ def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift():
         carry = (tree, tree.leaves, jnp.int32(0))
         return jax.lax.scan(step, carry, jax.random.split(key, rounds))[0]
 
-    tree = segment_tree.from_leaves((jnp.arange(capacity) < written).astype(jnp.float32))
+    tree = segment_tree.from_leaves((jnp.arange(capacity) < written).astype(jnp.float32), fan_out)
     tree, model, drew_nothing = churn(tree, jax.random.key(0))
-    assert rounds * batch > 1e6
+    assert rounds * batch > 1e6 or fan_out > 8  # wide rows are slow on a CPU
     assert int(drew_nothing) == 0
     np.testing.assert_array_equal(tree.leaves, model)
     exact = np.asarray(tree.leaves, np.float64).sum()
     assert abs(float(summarize(tree).total) - exact) / exact < 1e-6
     assert float(summarize(tree).least) == np.asarray(model)[:written].min()
-    chex.assert_trees_all_equal(segment_tree.from_leaves(tree.leaves[:capacity]), tree)
+    chex.assert_trees_all_equal(segment_tree.from_leaves(tree.leaves[:capacity], fan_out), tree)
 
 
 @pytest.mark.usefixtures("optimized_code")
-@pytest.mark.parametrize("stratified", [True, False])
-def test_every_residue_of_a_tree_of_2_to_25_leaves_is_drawn_equally(stratified):
+@pytest.mark.parametrize(("stratified", "fan_out"), [(True, 8), (False, 8), (True, 128)])
+def test_every_residue_of_a_tree_of_2_to_25_leaves_is_drawn_equally(stratified, fan_out):
     """One float32 number could not reach the odd leaves."""
-    tree = segment_tree.from_leaves(jnp.ones(2**25))
+    tree = segment_tree.from_leaves(jnp.ones(2**25), fan_out)
     drawn, _, _ = draw(tree, jax.random.key(1), batch_size=2**17, stratified=stratified)
     counts = np.bincount(np.asarray(drawn) % 64, minlength=64)
     chi_square = ((counts - 2**11) ** 2 / 2**11).sum()
@@ -186,10 +199,11 @@ def test_every_residue_of_a_tree_of_2_to_25_leaves_is_drawn_equally(stratified):
     assert abs(counts[::2].sum() - 2**16) < 5 * np.sqrt(2**15)
 
 
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
 @pytest.mark.parametrize("stratified", [True, False])
-def test_draws_follow_the_leaves(stratified):
+def test_draws_follow_the_leaves(stratified, fan_out):
     values = np.random.default_rng(0).gamma(0.5, size=600).astype(np.float32) * (np.arange(600) % 3 > 0)
-    tree = segment_tree.from_leaves(jnp.asarray(values))
+    tree = segment_tree.from_leaves(jnp.asarray(values), fan_out)
     num_draws = 100_000
     drawn, mass, _ = draw(tree, jax.random.key(0), batch_size=num_draws, stratified=stratified)
     np.testing.assert_array_equal(mass, values[np.asarray(drawn)])
@@ -199,13 +213,21 @@ def test_draws_follow_the_leaves(stratified):
     assert np.abs(z[expected[values > 0] > 5]).max() < 5
 
 
-@pytest.mark.parametrize("capacity", [1, 8, 9, 32, 33, 256, 257, 2_048, 2_049, 4_096, 4_097, 16_384, 16_385])
-def test_trees_of_every_height_are_drawn_from(capacity):
+@pytest.mark.parametrize(
+    ("capacity", "fan_out"),
+    [
+        *((capacity, 8) for capacity in (1, 8, 9, 32, 33, 256, 257, 2_048, 2_049, 4_096, 4_097, 16_384, 16_385)),
+        *((capacity, 4) for capacity in (17, 1_025)),
+        *((capacity, 32) for capacity in (129, 8_193)),
+        *((capacity, 128) for capacity in (512, 513, 32_769, 65_537)),
+    ],
+)
+def test_trees_of_every_height_are_drawn_from(capacity, fan_out):
     """The few leaves that are not zero, the first and last ones among them, are found where they are."""
     places = sorted({0, capacity // 2, capacity - 1})
     values = np.zeros(capacity, np.float32)
     values[places] = 1
-    tree = segment_tree.from_leaves(values)
+    tree = segment_tree.from_leaves(values, fan_out)
     drawn, mass, _ = draw(tree, jax.random.key(0), batch_size=12)
     assert np.asarray(drawn).tolist() == np.repeat(places, 12 // len(places)).tolist()
     assert np.all(mass == 1)
@@ -229,7 +251,7 @@ def test_strata_are_kept_where_random_numbers_are_redrawn(batch_size, is_ranged)
     tree, begins, ends = segment_tree.from_leaves(values), [0], [40_000]
     if is_ranged:
         begins, ends = [30_001, 5, 16_000], [40_000, 9_999, 17_500]
-        drawn = segment_ranges.draw(tree, jax.random.key(0), batch_size, jnp.array(begins), jnp.array(ends))[0]
+        drawn = segment_tree.draw_ranges(tree, jax.random.key(0), batch_size, jnp.array(begins), jnp.array(ends))[0]
     else:
         drawn = draw(tree, jax.random.key(0), batch_size=batch_size)[0]
     order = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
@@ -257,20 +279,47 @@ def test_draws_within_strata_follow_the_leaves():
 
 
 @pytest.mark.usefixtures("optimized_code")
-@pytest.mark.parametrize("size", [5, 700])
-def test_the_smallest_masses_are_drawn_as_any_other(size):
+@pytest.mark.parametrize(("size", "fan_out"), [(5, 8), (700, 8), (700, 128)])
+def test_the_smallest_masses_are_drawn_as_any_other(size, fan_out):
     """To scale all leaves changes no draw, down to the smallest positive number."""
     values = np.random.default_rng(0).integers(1, 4, size).astype(np.float32)
-    tiny = segment_tree.from_leaves(values * np.finfo(np.float32).tiny)
-    one = draw(segment_tree.from_leaves(values), jax.random.key(0), batch_size=64)[0]
+    tiny = segment_tree.from_leaves(values * np.finfo(np.float32).tiny, fan_out)
+    one = draw(segment_tree.from_leaves(values, fan_out), jax.random.key(0), batch_size=64)[0]
     assert draw(tiny, jax.random.key(0), batch_size=64)[0].tolist() == one.tolist()
     assert len(set(one.tolist())) >= 5
 
 
-def test_vmapped_trees_equal_a_loop_over_trees():
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_vmapped_trees_equal_a_loop_over_trees(fan_out):
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 40, (3, 10)).astype(np.int32)
     values = rng.random((3, 10)).astype(np.float32)
-    single = [write(segment_tree.init(40), indices[s], values[s]) for s in range(3)]
-    stacked = jax.jit(jax.vmap(lambda i, v: segment_tree.write(segment_tree.init(40), i, v)))(indices, values)
+    single = [write(segment_tree.init(40, fan_out), indices[s], values[s]) for s in range(3)]
+    stacked = jax.jit(jax.vmap(lambda i, v: segment_tree.write(segment_tree.init(40, fan_out), i, v)))(indices, values)
     chex.assert_trees_all_equal(stacked, jax.tree.map(lambda *parts: np.stack(parts), *single))
+
+
+def test_the_fan_out_changes_no_result_where_sums_are_exact():
+    """Not even a draw, up to the size at which random numbers are drawn afresh on the way."""
+    values = np.random.default_rng(0).integers(0, 4, 1_000).astype(np.float32)
+    thresholds = jnp.arange(values.sum())
+    answers = []
+    for fan_out in FAN_OUTS:
+        tree = segment_tree.from_leaves(jnp.asarray(values), fan_out)
+        drawn = draw(tree, jax.random.key(3), batch_size=64)
+        answers.append(
+            (drawn, find(tree, thresholds), find_between(tree, 100, 900, thresholds), summarize(tree, 5, 800))
+        )
+    for other in answers[1:]:
+        chex.assert_trees_all_equal(other, answers[0])
+
+
+@pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
+def test_writes_that_are_promised_to_be_unique(fan_out):
+    """On the way that platforms without a loop in order take, too: what is not valid is left out."""
+    tree, places = segment_tree.from_leaves(jnp.arange(20.0), fan_out), jnp.array([7, 3, 20, 4])
+    written = jax.jit(segment_tree.write, static_argnames="unique")(tree, places, jnp.full(4, 9.0), unique=True)
+    expected = jnp.arange(20.0).at[jnp.array([3, 4, 7])].set(9)
+    chex.assert_trees_all_equal(written, segment_tree.from_leaves(expected, fan_out))
+    at_once = scatter._set_at_once(jnp.arange(20.0), places, jnp.full(4, 9.0), jnp.array([True, True, True, True]))
+    np.testing.assert_array_equal(at_once, expected)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_buffers import segment_ranges, segment_tree
+from jaxrl_buffers import segment_tree
+from jaxrl_buffers.segment_tree import ranges
 
-HEIGHTS = [8, 9, 64, 65, 300]  # of one level to three
+HEIGHTS = [(8, 8), (9, 8), (64, 8), (65, 8), (300, 8), (70, 4), (300, 32), (300, 128)]  # of one level to four
 find = jax.jit(segment_tree.find)
 find_between = jax.jit(segment_tree.find_between)
 
@@ -19,12 +20,12 @@ def whole_numbers(size: int) -> np.ndarray:
     return np.random.default_rng(size).integers(0, 4, size).astype(np.float32)
 
 
-@pytest.mark.parametrize("size", [*HEIGHTS, 5_000])
-def test_a_threshold_on_the_border_of_two_leaves_finds_the_second(size):
+@pytest.mark.parametrize(("size", "fan_out"), [*HEIGHTS, (5_000, 8), (5_000, 128)])
+def test_a_threshold_on_the_border_of_two_leaves_finds_the_second(size, fan_out):
     """Unit `k` of the mass lies at `[k, k + 1)`; its owner is found from its lower end, and from its middle."""
     leaves = whole_numbers(size)
     owners = np.repeat(np.arange(size), leaves.astype(int))
-    tree, lower = segment_tree.from_leaves(jnp.asarray(leaves)), jnp.arange(owners.size, dtype=jnp.float32)
+    tree, lower = segment_tree.from_leaves(jnp.asarray(leaves), fan_out), jnp.arange(owners.size, dtype=jnp.float32)
     np.testing.assert_array_equal(find(tree, lower), owners)
     np.testing.assert_array_equal(find(tree, lower + 0.5), owners)
     start, stop = size // 5, size - size // 7
@@ -39,10 +40,10 @@ def test_a_threshold_on_the_border_of_two_leaves_finds_the_second(size):
     )
 
 
-@pytest.mark.parametrize("size", HEIGHTS)
-def test_ranges_of_a_tree_amount_to_their_leaves(size):
+@pytest.mark.parametrize(("size", "fan_out"), HEIGHTS)
+def test_ranges_of_a_tree_amount_to_their_leaves(size, fan_out):
     leaves = whole_numbers(size)
-    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    tree = segment_tree.from_leaves(jnp.asarray(leaves), fan_out)
     bounds = sorted({0, 1, 7, 8, size // 3, size // 2, size - 1, size})
     begins, ends = (jnp.array(side) for side in zip(*[(a, b) for a in bounds for b in bounds if a <= b], strict=True))
     total, least, largest = jax.jit(jax.vmap(segment_tree.reduce, in_axes=(None, 0, 0)))(tree, begins, ends)
@@ -55,11 +56,11 @@ def test_ranges_of_a_tree_amount_to_their_leaves(size):
     assert segment_tree.reduce(tree, stop=half).total == leaves[:half].sum()
 
 
-@pytest.mark.parametrize("size", [*HEIGHTS, 5_000, 2**20])
-def test_no_operation_changes_the_shape_of_a_tree(size):
-    tree = jax.eval_shape(lambda: segment_tree.init(size))
+@pytest.mark.parametrize(("size", "fan_out"), [*HEIGHTS, (5_000, 8), (2**20, 8), (2**20, 128)])
+def test_no_operation_changes_the_shape_of_a_tree(size, fan_out):
+    tree = jax.eval_shape(lambda: segment_tree.init(size, fan_out))
     leaves, places = jax.ShapeDtypeStruct((size,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.int32)
-    assert jax.eval_shape(segment_tree.from_leaves, leaves) == tree
+    assert jax.eval_shape(lambda leaves: segment_tree.from_leaves(leaves, fan_out), leaves) == tree
     assert jax.eval_shape(segment_tree.write, tree, places, jax.ShapeDtypeStruct((3,), jnp.float32)) == tree
 
 
@@ -69,30 +70,34 @@ def test_leaves_outside_of_the_tree_are_zero():
     np.testing.assert_array_equal(segment_tree.read(tree, places), [0, 0, 0, 1, 10, 0, 0, 0, 0])
 
 
-@pytest.mark.parametrize("num_written", [1, 3, 40])
-def test_a_written_tree_is_that_of_its_leaves(num_written):
+@pytest.mark.parametrize(("num_written", "fan_out"), [(1, 8), (3, 8), (40, 8), (40, 4), (40, 32), (1, 128), (40, 128)])
+def test_a_written_tree_is_that_of_its_leaves(num_written, fan_out):
     """On levels that are recomputed whole and on those that are not: this tree has rows of both kinds."""
-    size, rng = 8 * segment_tree.FAN_OUT * segment_tree.SMALL_LEVEL, np.random.default_rng(num_written)
+    size, rng = 8 * fan_out * segment_tree.SMALL_LEVEL, np.random.default_rng(num_written)
     leaves = rng.integers(0, 4, size).astype(np.float32)
     places = np.append(rng.integers(0, size, num_written - 1), size - 1).astype(np.int32)
     values = rng.integers(1, 9, num_written).astype(np.float32)
     where = np.append(rng.random(num_written - 1) < 0.7, True)
-    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    tree = segment_tree.from_leaves(jnp.asarray(leaves), fan_out)
     written = jax.jit(segment_tree.write)(tree, places, values, where)
     for place, value, is_written in zip(places, values, where, strict=True):
         leaves[place] = value if is_written else leaves[place]
-    expected = segment_tree.from_leaves(jnp.asarray(leaves))
+    expected = segment_tree.from_leaves(jnp.asarray(leaves), fan_out)
     for field in ("leaves", "inner", "top"):
         np.testing.assert_array_equal(getattr(written, field), getattr(expected, field))
     assert segment_tree.reduce(written) == (leaves.sum(), 1, leaves.max())
 
 
-def test_picking_a_child():
+@pytest.mark.parametrize("wide", [False, True])
+def test_picking_a_child(wide):
     masses = jnp.array([[0.0, 2, 0, 3, 0]] * 6 + [[0.0] * 5])
-    child, rest, mass = segment_tree.pick(masses, jnp.array([0.0, 1.5, 2, 4.5, 5, 9, 1]))
+    child, rest, mass = segment_tree.pick(masses, jnp.array([0.0, 1.5, 2, 4.5, 5, 9, 1]), wide)
     assert child.tolist() == [1, 1, 3, 3, 3, 3, 0]
-    assert rest.tolist() == [0, 1.5, 0, 2.5, 3, 7, 1]
+    assert rest[:4].tolist() == [0, 1.5, 0, 2.5]
+    assert np.all(rest[4:] >= mass[4:])  # past the end, where the last child is to be taken further down as well
     assert mass.tolist() == [2, 2, 3, 3, 3, 3, 0]
+    shared = segment_tree.pick(masses[:1], jnp.array([0.0, 4.5]), wide=True)
+    assert [part.tolist() for part in shared] == [[1, 3], [0, 2.5], [2, 3]]
 
 
 def test_strata_do_not_overlap():
@@ -104,17 +109,18 @@ def test_strata_do_not_overlap():
         np.testing.assert_array_equal(segment_tree.fractions(jnp.full(3, uniform), stratified=False), uniform)
 
 
-def test_draws_inside_of_ranges():
+@pytest.mark.parametrize("fan_out", [8, 128])
+def test_draws_inside_of_ranges(fan_out):
     """Of two ranges and an empty one; the strata are laid along the ranges in the order in which they are given."""
     leaves = np.zeros(300, np.float32)
     leaves[[3, 100, 101, 250, 299]] = [1, 2, 5, 1, 4]
-    tree = segment_tree.from_leaves(jnp.asarray(leaves))
+    tree = segment_tree.from_leaves(jnp.asarray(leaves), fan_out)
     begins, ends = jnp.array([200, 40, 0]), jnp.array([300, 40, 101])
-    draw = jax.jit(segment_ranges.draw, static_argnames=("batch_size", "stratified"))
+    draw = jax.jit(segment_tree.draw_ranges, static_argnames=("batch_size", "stratified"))
     indices, drawn, summary = draw(tree, jax.random.key(0), batch_size=80, begins=begins, ends=ends)
     assert indices.tolist() == [250] * 10 + [299] * 40 + [3] * 10 + [100] * 20
     np.testing.assert_array_equal(drawn, leaves[np.asarray(indices)])
-    assert tuple(summary) == tuple(segment_ranges.reduce(tree, begins, ends)) == (8, 1, 4)
+    assert tuple(summary) == tuple(segment_tree.reduce_ranges(tree, begins, ends)) == (8, 1, 4)
     free, _, _ = draw(tree, jax.random.key(0), batch_size=8_000, begins=begins, ends=ends, stratified=False)
     counts = np.bincount(free, minlength=300)
     assert counts.sum() == counts[[3, 100, 250, 299]].sum()
@@ -126,15 +132,15 @@ def test_draws_inside_of_ranges():
 
 def test_a_range_is_chosen_by_its_share_of_the_mass():
     masses = jnp.array([0.0, 2.0, 0.0, 3.0, 0.0])
-    chosen, rest = segment_ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
+    chosen, rest = ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
     assert chosen.tolist() == [1, 1, 3, 3, 3]
     assert rest.tolist() == [0, 1.5, 0, 2.5, 3]
 
 
 def test_numbers_are_drawn_afresh_when_their_bits_are_used_up():
-    scale = float(2**segment_ranges.BITS_PER_UNIFORM)
+    scale = float(2**ranges.BITS_PER_UNIFORM)
     mass, drawn_for = jnp.array([1.0, 1.0]), jnp.array([scale, 1.01 * scale])
-    residual, now_for, _ = segment_ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for, None)
+    residual, now_for, _ = ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for, None)
     assert residual.tolist() == [0.25, 0.5]
     assert now_for.tolist() == [scale, 1]
 

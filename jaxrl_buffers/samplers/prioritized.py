@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import segment_ranges, segment_tree, starts
+from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers.checked import check
-from jaxrl_buffers.checks import require_choice, require_number
-from jaxrl_buffers.scatter import set_last_wins
+from jaxrl_buffers.checks import require_choice, require_integer, require_number
+from jaxrl_buffers.scatter import set_last_wins, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -50,6 +50,8 @@ class Prioritized(struct.PyTreeNode):
             their draws in large buffers.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
             `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
+        fan_out: of the segment tree: 8 for CPUs, 128 for GPUs and TPUs. It changes nothing but speed, and the last bit
+            of sums.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -64,17 +66,19 @@ class Prioritized(struct.PyTreeNode):
     eta: Scalar = 0.9
     stratified: bool = struct.field(pytree_node=False, default=True)
     weighting: str = struct.field(pytree_node=False, default="buffer")
+    fan_out: int = struct.field(pytree_node=False, default=segment_tree.FAN_OUT)
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial"):
             require_number(self, name, getattr(self, name), 0)
         require_number(self, "eta", self.eta, 0, 1)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
+        require_integer("Prioritized", "fan_out", self.fan_out, 2, segment_tree.SMALL_LEVEL)
 
     def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
         """Return a state without any legal start."""
         length, num_envs = storage_shape
-        tree = segment_tree.init(length * num_envs)
+        tree = segment_tree.init(length * num_envs, self.fan_out)
         return PrioritizedState(tree, jnp.zeros(length * num_envs, jnp.float32))
 
     def mark(
@@ -89,7 +93,7 @@ class Prioritized(struct.PyTreeNode):
             raw = jnp.where(given, priorities, raw)
             leaf = jnp.where(given, self._leaf(jnp.where(given, priorities, 0), state), leaf)
         leaf = jnp.where(legal, leaf, 0)
-        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal))
+        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal), unique=True)
 
     def draw(
         self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -97,7 +101,7 @@ class Prioritized(struct.PyTreeNode):
         """Draw `batch_size` starts; consumes `key`."""
         if window.is_narrowed:
             ranges = starts.slot_ranges(storage, window)
-            slots, mass, summary = segment_ranges.draw(state.tree, key, batch_size, *ranges, self.stratified)
+            slots, mass, summary = segment_tree.draw_ranges(state.tree, key, batch_size, *ranges, self.stratified)
         else:
             slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
@@ -115,7 +119,7 @@ class Prioritized(struct.PyTreeNode):
         mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         if window.is_narrowed:
-            summary = segment_ranges.reduce(state.tree, *starts.slot_ranges(storage, window))
+            summary = segment_tree.reduce_ranges(state.tree, *starts.slot_ranges(storage, window))
         return Draw(slots, mass, summary.least, summary.total, starts.count(storage, window))
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -151,7 +155,7 @@ class Prioritized(struct.PyTreeNode):
     def reprioritize(self, state: PrioritizedState, legal: jax.Array) -> PrioritizedState:
         """Recompute the leaves of legal starts from their priorities with the present `alpha` and `epsilon`."""
         leaves = jnp.where(legal, self._leaf(state.raw, state), 0)
-        return PrioritizedState(segment_tree.from_leaves(leaves), state.raw)
+        return PrioritizedState(segment_tree.from_leaves(leaves, state.tree.fan_out), state.raw)
 
     def observe(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:
         """Do nothing."""
@@ -190,8 +194,11 @@ def _is_priority(priorities: jax.Array) -> jax.Array:
 
 
 def _set(
-    state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array
+    state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array, unique: bool = False
 ) -> PrioritizedState:
-    tree = segment_tree.write(state.tree, slots, leaf, where)
     inside = where & (slots >= 0) & (slots < state.raw.shape[0])
-    return PrioritizedState(tree, set_last_wins(state.raw, slots, raw, inside))
+    if state.tree.is_wide and not unique:  # then they are sorted out once for both arrays
+        slots, (leaf, raw), inside = without_duplicates(slots, (leaf, raw), inside)
+        where, unique = inside, True
+    tree = segment_tree.write(state.tree, slots, leaf, where, unique)
+    return PrioritizedState(tree, set_last_wins(state.raw, slots, raw, inside, unique))
