@@ -19,7 +19,7 @@ from helpers import EXAMPLE, random_transition, stack
 from registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import checkpoint, segment_tree
+from jaxrl_buffers import checkpoint, durable, segment_tree
 
 LENGTH, NUM_ENVS, BATCH = 6, 2, 5
 
@@ -194,6 +194,15 @@ def test_other_structures_are_refused_by_leaf(case, tmp_path):
         checkpoint.restore(tmp_path, like)
 
 
+def test_metadata_are_checked_before_the_state_is_looked_at(tmp_path):
+    def refuse(metadata):
+        raise ValueError(f"got {metadata}")
+
+    checkpoint.save(tmp_path, STATE, metadata={"steps": 3})
+    with pytest.raises(ValueError, match=r"got \{'steps': 3\}"):
+        checkpoint.restore_with_metadata(tmp_path, {"other": 1}, refuse)
+
+
 def test_other_format_versions_are_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT_VERSION", 99)
@@ -217,8 +226,10 @@ def test_missing_and_damaged_checkpoints_say_what_is_there(tmp_path):
 
 def test_what_cannot_be_saved_is_refused_and_the_old_checkpoint_stays(tmp_path):
     checkpoint.save(tmp_path, STATE)
-    with pytest.raises(ValueError, match=r"leaf \['name'\] is 'dqn'; a checkpoint can hold arrays"):
-        checkpoint.save(tmp_path, {"name": "dqn"})
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(ValueError, match=r"leaf \['name'\] is 'dqn'; a checkpoint can hold arrays"):
+            checkpoint.save(folder, {"name": "dqn"})
+    assert not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match="metadata that JSON cannot express"):
         checkpoint.save(tmp_path, STATE, metadata={"value": jnp.zeros(2)})
     (tmp_path / "file").touch()
@@ -239,6 +250,25 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
             checkpoint.save(tmp_path, STATE)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step_00000001"]
     assert_same_bits(checkpoint.restore(tmp_path, STATE), STATE)
+
+
+def test_a_folder_is_removed_with_all_in_it(tmp_path):
+    (tmp_path / "folder" / "above" / "below").mkdir(parents=True)
+    (tmp_path / "folder" / "above" / "below" / "file").touch()
+    (tmp_path / "other").touch()
+    durable.remove_folder(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_files_are_written_anew_or_appended_to(tmp_path):
+    """With the permissions that any new file has."""
+    (tmp_path / "usual").touch()
+    for text in ("longer\n", "text\n"):
+        durable.append_text(tmp_path / "appended", text)
+        durable.write_text(tmp_path / "written", text)
+    assert (tmp_path / "appended").read_bytes() == b"longer\ntext\n"
+    assert (tmp_path / "written").read_bytes() == b"text\n"
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 SAVE_FOR_EVER = """

@@ -119,8 +119,9 @@ def test_the_step_before_a_damaged_one_is_restored_with_a_warning(case, tmp_path
     damage, message = DAMAGES[case]
     damage(tmp_path / "step_00000002")
     went_back = "the checkpoint .*step_00000002 is damaged: .*" + message + ".* Went back to .*step_00000001, which"
-    with pytest.warns(UserWarning, match=went_back):
+    with pytest.warns(UserWarning, match=went_back) as caught:
         restored = checkpoint.restore_with_metadata(tmp_path, STATE)
+    assert [warning.filename for warning in caught] == [__file__]
     assert restored.metadata == {"steps": 1}
     assert_same_bits(restored.state, STATE)
     checkpoint.save(tmp_path, STATE | {"n": 9})
@@ -198,6 +199,22 @@ def test_blocks_cover_arrays_of_every_shape(tmp_path, monkeypatch):
     monkeypatch.setattr(saved_leaves, "BLOCK_BYTES", 12)
     checkpoint.save(tmp_path, state)
     assert_same_bits(checkpoint.restore(tmp_path, jax.eval_shape(lambda: state)), state)
+
+
+def test_large_arrays_are_read_in_blocks(tmp_path, monkeypatch):
+    """Never more at once than a block, and of small rows as many as fit into one."""
+    sizes, fill = [], saved_leaves.ArrayFile._fill
+
+    def note_and_fill(file, array):
+        sizes.append(array.nbytes)
+        fill(file, array)
+
+    monkeypatch.setattr(saved_leaves, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(saved_leaves.ArrayFile, "_fill", note_and_fill)
+    state = (jnp.arange(10.0), jnp.arange(10, dtype=jnp.int8), jnp.arange(8.0))
+    checkpoint.save(tmp_path, state)
+    checkpoint.restore(tmp_path, state)
+    assert sizes == [16, 16, 8, 10, 16, 16]
 
 
 MEASURE = """

@@ -293,6 +293,27 @@ def test_a_kill_while_the_folder_is_made_leaves_none(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
 
 
+def test_a_folder_without_a_run(tmp_path):
+    """What is written is what is read, without any training."""
+    folder, state = RunFolder(tmp_path / "run"), {"w": np.arange(3)}
+    folder.create(SETTINGS, {"final_episodes": 3})
+    assert folder.options() == {"final_episodes": 3}
+    assert not folder.has_checkpoint
+    folder.save(state, SETTINGS, {"iteration": 1})
+    restored, progress = folder.restore(state)
+    np.testing.assert_array_equal(restored["w"], state["w"])
+    assert progress == {"iteration": 1}
+    folder.change_settings(dataclasses.replace(SETTINGS, gamma=0.5))
+    with pytest.raises(ValueError, match="was saved with other settings: gamma;"):
+        folder.restore(state)
+    shutil.rmtree(folder.path / "checkpoint")
+    with pytest.raises(ValueError, match=r"the checkpoint of .* is gone"):
+        folder.restore(state)
+    folder.finish({"steps": 2, "returns": np.ones(2)})
+    assert (folder.path / "result.json").read_text().startswith('{\n  "steps": 2,\n')
+    assert json.loads((folder.path / "result.json").read_text())["returns"] == [1, 1]
+
+
 @pytest.mark.parametrize(("text", "message"), [(None, "is no run folder"), ("{}", "does not hold"), ("{", "does not")])
 def test_folders_of_other_things(tmp_path, text, message):
     if text is not None:
