@@ -18,6 +18,7 @@ from rich.text import Text
 
 from algorithms.run_options import Report
 
+HIDE_CURSOR = "\x1b[?25l"
 WIDE = 90  # columns of a terminal that have room for the title and a bar
 
 
@@ -46,8 +47,6 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()
-        if self._has_bar:
-            self._console.show_cursor()  # a process that is killed could not bring it back
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -121,14 +120,17 @@ class _Figures(ProgressColumn):
 
 
 class _Forgiving:
-    """A stream whose other end may go away: what cannot be shown to anybody is dropped."""
+    """A stream whose other end may go away: what cannot be shown to anybody is dropped.
+
+    The cursor is never hidden: a process that is killed could not bring it back.
+    """
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> int:
         with _nobody_there():
-            return self._stream.write(text)
+            return self._stream.write(text.replace(HIDE_CURSOR, ""))
         return len(text)
 
     def flush(self) -> None:

@@ -38,11 +38,13 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._descriptor, inner = os.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        # Some test runners set the size of their own terminal, which would go before that of this one.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _IN_CHARGE, *command],
             **dict.fromkeys(("stdin", "stdout", "stderr"), inner),
             cwd=cwd,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**inherited, "TERM": "xterm-256color", **environment},
             start_new_session=True,
         )
         os.close(inner)
