@@ -19,6 +19,7 @@ CASES = {  # name: (length, num_envs)
     "uniform": (2, 1),
     "balanced": (5, 3),
     "prioritized_n_step": (5, 2),
+    "prioritized_wide": (60, 3),
     "prioritized_sequences": (6, 3),
     "prioritized_per_env": (4, 3),
     "within_episode": (7, 2),

@@ -14,6 +14,7 @@ import jaxrl_buffers as jb
 from jaxrl_buffers import host, segment_tree
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}  # leaves are the priorities themselves
+FAN_OUTS = [8, 128]  # a narrow tree and a wide one
 
 
 def with_priorities(priorities, **options):
@@ -145,11 +146,13 @@ def test_row_24_sequence_priorities_persist_for_several_environments():
     assert 0 < max(leaves[0, 0], leaves[2, 1], leaves[3, 2]) < 1e-30
 
 
-def test_row_25_the_last_duplicate_wins():
-    buffer, state = with_priorities([1, 1, 1, 1], **RAW)
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_row_25_the_last_duplicate_wins(fan_out):
+    buffer, state = with_priorities([1, 1, 1, 1], fan_out=fan_out, **RAW)
     state = helpers.update_priorities(buffer, state, handles([2, 0, 2, 2, 0]), jnp.array([5.0, 1, 6, 7, 3]))
     assert helpers.leaves(state).tolist() == [3, 1, 7, 1]
     assert float(segment_tree.reduce(state.sampler.tree).total) == 12
+    assert state.sampler.raw.tolist() == helpers.leaves(state).tolist()
 
 
 def test_row_55_counts_and_weights_of_growing_data():
@@ -267,8 +270,9 @@ def test_a_start_that_is_not_legal_cannot_regain_mass():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0])
-def test_bad_priorities_leave_the_others_alone(bad):
-    buffer, state = with_priorities([1, 2, 3, 4], **RAW)
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_bad_priorities_leave_the_others_alone(bad, fan_out):
+    buffer, state = with_priorities([1, 2, 3, 4], fan_out=fan_out, **RAW)
     good = helpers.update_priorities(buffer, state, handles([3]), jnp.array([9.0]))
     mixed = helpers.update_priorities(buffer, state, handles([1, 3, 2]), jnp.array([bad, 9.0, bad]))
     chex.assert_trees_all_equal(mixed, good)
@@ -282,8 +286,9 @@ def test_huge_priorities_do_not_overflow_the_sum():
     assert draw_counts(buffer, state, 1000)[0] == [500, 500, 0, 0]
 
 
-def test_reprioritize_applies_a_new_alpha_to_rows_written_under_any_other():
-    buffer, state = number_buffer(4, sampler=jb.Prioritized(alpha=0.5, epsilon=0.0))
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_reprioritize_applies_a_new_alpha_to_rows_written_under_any_other(fan_out):
+    buffer, state = number_buffer(4, sampler=jb.Prioritized(alpha=0.5, epsilon=0.0, fan_out=fan_out))
     state = helpers.add(buffer, state, scalars([0, 1]), priorities=jnp.array([[4.0], [9.0]]))
     later = buffer.replace(sampler=buffer.sampler.replace(alpha=1.0))
     state = helpers.add(later, state, scalars([2]), priorities=jnp.array([[5.0]]))

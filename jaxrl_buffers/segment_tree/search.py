@@ -138,14 +138,13 @@ def _pick_lane(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.A
     width = masses.shape[-1]
     lane, residuals = jnp.arange(width, dtype=jnp.int32)[None], residual[:, None]
     prefix = jnp.cumsum(masses, axis=-1)
-    # Sums are rounded in an order of XLA's choice, so a prefix may grow by a child of no mass.
-    first = jnp.min(jnp.where((masses > 0) & (prefix > residuals), lane, width), axis=-1)
-    last = jnp.max(jnp.where(masses > 0, lane, 0), axis=-1)
-    before = jnp.max(jnp.where(prefix > residuals, 0, prefix), axis=-1)
-    is_past = first == width
-    child = jnp.where(is_past, last, first)
+    # The first child that exceeds the residual is best, then the last one with mass.
+    rank = jnp.where(masses > 0, jnp.where(prefix > residuals, lane, 2 * width - lane), 3 * width)
+    best = jnp.min(rank, axis=-1)
+    child = jnp.where(best < width, best, jnp.maximum(2 * width - best, 0))
+    before = jnp.max(jnp.where(lane < child[:, None], prefix, 0), axis=-1)
     chosen = jnp.max(jnp.where(lane == child[:, None], masses, 0), axis=-1)
-    return child, jnp.where(is_past, jnp.inf, residual - before), chosen
+    return child, jnp.where(best < width, residual - before, jnp.inf), chosen
 
 
 def _uniforms(tree: SegmentTree, key: jax.Array, batch_size: int) -> list[jax.Array]:
