@@ -41,7 +41,10 @@ class ProgressBar:
         is_wide = self._console.width >= WIDE
         bar = [TextColumn(escape(title)), BarColumn()] if is_wide else []
         columns = [SpinnerColumn("line"), *bar, _Figures(is_wide)]
-        self._bar = Progress(*columns, console=self._console, disable=not self._has_bar, transient=True)
+        # Rich would show what is printed above the bar, also where standard output goes to a file.
+        self._bar = Progress(
+            *columns, console=self._console, disable=not self._has_bar, transient=True, redirect_stdout=False
+        )
         self._task = self._bar.add_task("", total=None, report=None, score="", deadline=None)
         self._first: tuple[float, int] | None = None  # when training was seen to be under way, after how many steps
 

@@ -108,6 +108,19 @@ def test_other_terminals(at_terminal, columns, others):
     assert re.sub(r"\s", "", terminal.screen).startswith("ddqnonCartPole-v1:return")
 
 
+@pytest.mark.parametrize("end", ["| cat", "> log"])
+def test_output_that_goes_elsewhere(at_terminal, tmp_path, end):
+    """What comes through a pipe may end in the same terminal, where a bar would be in its way; a file is not."""
+    command = " ".join([*TRAIN, *SHORT, "--out", "run", end])
+    terminal = at_terminal("bash", "-c", command)
+    assert terminal.finish() == 0
+    assert_tidy(terminal)
+    lines = terminal.screen if end == "| cat" else (tmp_path / "log").read_text()
+    assert lines.startswith("ddqn on CartPole-v1: compiling ...")
+    assert re.search(r"^ *600 steps +[\d,]+ steps/s  return [\d.]+$", lines, re.MULTILINE)
+    assert any(re.search(FIGURES, frame) for frame in terminal.frames) == (end == "> log")
+
+
 def test_the_demo(at_terminal, environment, tmp_path):
     """As in a clone in which everything is installed."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
