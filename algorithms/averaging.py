@@ -18,7 +18,7 @@ from flax import struct
 from algorithms import optimization
 from algorithms.distributions import Distribution
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 

@@ -34,7 +34,7 @@ from algorithms.networks import QNetwork, Torso, apply_batch, torso_features
 from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 

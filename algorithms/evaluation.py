@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from algorithms.environments import Environment, EnvironmentState
 from algorithms.types import Agent
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree
-from jaxrl_buffers.unrolled_keys import unrolled
 
 
 class _Progress(NamedTuple):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_buffers.checks import require_choice, require_number
+from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers.types import PyTree, Scalar
 
 

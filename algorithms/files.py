@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl_buffers.checks import shown
+from jaxrl_buffers._checks import shown
 
 MAX_BYTES = 2**20  # of a file that people write
 MAX_DEPTH = 64  # of values inside values

@@ -24,9 +24,9 @@ from algorithms.metrics import Scalars, Sums
 from algorithms.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import Mixture, ReplayBuffer, Transition
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree, Sample, Scalar
-from jaxrl_buffers.unrolled_keys import unrolled
 
 Replay = ReplayBuffer | Mixture  # to learn off-policy
 Buffer = Replay | Rollout  # a rollout to learn on-policy

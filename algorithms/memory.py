@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxrl_buffers.checks import require_choice, require_integer
+from jaxrl_buffers._checks import require_choice, require_integer
 from jaxrl_buffers.types import PyTree
 
 KINDS = ("gru", "lstm")

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from algorithms.convolution import convolve
 from algorithms.memory import KINDS, History, Memory
-from jaxrl_buffers.checks import require_choice, require_integer, require_tuple, shown
+from jaxrl_buffers._checks import require_choice, require_integer, require_tuple, shown
 from jaxrl_buffers.types import PyTree
 
 # The functions in jax.nn that change one number at a time.

@@ -21,7 +21,7 @@ from flax import struct
 
 from algorithms.distributions import Distribution
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_positive
+from jaxrl_buffers._checks import require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 # Deviations count as at least this share of the mean: below, differences in float32 are little but rounding.

@@ -10,7 +10,7 @@ import jax
 
 from algorithms import faults
 from jaxrl_buffers import Mixture, ReplayBuffer
-from jaxrl_buffers.checks import INT32_LIMIT, require_choice, require_integer
+from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
 MAX_EPISODES = 1_000_000  # that are played side by side

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers import ReplayBuffer, statistics
+from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import _statistics as statistics
 from jaxrl_buffers.replay import ReplayState
 from jaxrl_buffers.storage import ring
 

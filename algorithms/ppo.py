@@ -36,7 +36,7 @@ from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_number, require_positive
+from jaxrl_buffers._checks import require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 

@@ -23,7 +23,7 @@ from algorithms.memory import History, Memory
 from algorithms.networks import Torso
 from algorithms.spaces import Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
 
 

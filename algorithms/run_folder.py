@@ -34,8 +34,9 @@ import numpy as np
 from algorithms import plotting, run_lock
 from algorithms.files import parse_json, read_bytes, read_text
 from algorithms.settings import Settings, require_keys
-from jaxrl_buffers import checkpoint, durable
-from jaxrl_buffers.checks import shown
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import checkpoint
+from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree
 
 MAX_METRICS = 2**30  # bytes

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from algorithms.plan import MAX_EPISODES
 from jaxrl_buffers import config
-from jaxrl_buffers.checks import require_integer, require_number
+from jaxrl_buffers._checks import require_integer, require_number
 
 
 class Interrupted(Exception):

@@ -10,7 +10,7 @@ from algorithms.loop import TrainState
 from algorithms.plan import Plan
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
-from jaxrl_buffers import saved_leaves
+from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers.types import PyTree
 
 

@@ -37,7 +37,7 @@ from algorithms.optimization import Schedule
 from algorithms.soft_policies import Categorical, Policy, SquashedGaussian
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import FLOAT32, require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 NUM_CRITICS = 2

@@ -11,7 +11,7 @@ from algorithms import experiment, memory
 from algorithms.experiment import ALGORITHMS, ON_POLICY, SAMPLERS, Experiment
 from algorithms.plan import Plan
 from jaxrl_buffers import config
-from jaxrl_buffers.checks import require_choice, require_flag, require_integer, require_number, shown
+from jaxrl_buffers._checks import require_choice, require_flag, require_integer, require_number, shown
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.views.hindsight import STRATEGIES
 

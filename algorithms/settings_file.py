@@ -40,8 +40,8 @@ from algorithms.experiment import algorithm_of, is_component
 from algorithms.files import read_text
 from algorithms.plan import Plan
 from algorithms.settings import Settings, check_flat, check_group, options_of
-from jaxrl_buffers import yaml_text
-from jaxrl_buffers.checks import shown
+from jaxrl_buffers import _yaml as yaml_text
+from jaxrl_buffers._checks import shown
 
 
 def read(path: str | os.PathLike[str], **given: str | None) -> Settings:

@@ -32,7 +32,7 @@ from algorithms.networks import Torso
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
-from jaxrl_buffers.checks import require_count, require_number, require_positive
+from jaxrl_buffers._checks import require_count, require_number, require_positive
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 

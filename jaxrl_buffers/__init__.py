@@ -7,10 +7,9 @@ A buffer is a product, storage x sampler x view:
 """
 
 from jaxrl_buffers import checkpoint, config, host, segment_tree
+from jaxrl_buffers._checked import checked
 from jaxrl_buffers.advantages import discount_cumsum
-from jaxrl_buffers.checked import checked
 from jaxrl_buffers.config import from_config, from_yaml, to_config
-from jaxrl_buffers.episodes import Episode
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
 from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
@@ -25,10 +24,11 @@ from jaxrl_buffers.recipes import (
     uniform,
 )
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
-from jaxrl_buffers.returns import EpisodicReturns
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
 from jaxrl_buffers.storage import Frames
+from jaxrl_buffers.storage.episodes import Episode
+from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 

@@ -23,7 +23,9 @@ import jax
 import xxhash
 
 import jaxrl_buffers
-from jaxrl_buffers import durable, orbax_arrays, saved_leaves
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import _orbax_arrays as orbax_arrays
+from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers.types import PyTree
 
 FORMAT_VERSION = 2

@@ -31,8 +31,10 @@ import numpy as np
 import pydantic
 from flax import linen
 
-from jaxrl_buffers import mixture, recipes, replay, returns, rollouts, samplers, storage, views, yaml_text
-from jaxrl_buffers.checks import shown
+from jaxrl_buffers import _yaml as yaml_text
+from jaxrl_buffers import mixture, recipes, replay, rollouts, samplers, storage, views
+from jaxrl_buffers._checks import shown
+from jaxrl_buffers.storage import returns
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_buffers import segment_tree, starts
-from jaxrl_buffers.parts import any_says
+from jaxrl_buffers._parts import any_says
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage import ring

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_buffers import starts
-from jaxrl_buffers.checks import require_integer
-from jaxrl_buffers.permutation import permute, round_keys
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.permutations import permute, round_keys
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Draw, PyTree, Sample
-from jaxrl_buffers.unrolled_keys import unrolled
 
 # step(carry, state, sample) -> (carry, state, output): may change the buffer's state, such as by new priorities
 Step = Callable[[PyTree, ReplayState, Sample], tuple[PyTree, ReplayState, PyTree]]

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import shares
-from jaxrl_buffers.checks import check_shape, require_integer, require_number, require_tuple
+from jaxrl_buffers import _shares as shares
+from jaxrl_buffers._checks import check_shape, require_integer, require_number, require_tuple
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
-from jaxrl_buffers.unrolled_keys import unrolled
 
 
 class MixtureState(NamedTuple):

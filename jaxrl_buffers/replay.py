@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import episodes, handles, starts, statistics
-from jaxrl_buffers.checked import check
-from jaxrl_buffers.checks import (
+from jaxrl_buffers import _statistics as statistics
+from jaxrl_buffers import starts
+from jaxrl_buffers._checked import check
+from jaxrl_buffers._checks import (
     check_chunk,
     check_env_ids,
     check_fields,
@@ -26,14 +27,15 @@ from jaxrl_buffers.checks import (
     require_integer,
     row_structure,
 )
-from jaxrl_buffers.marking import mark, mark_oldest
-from jaxrl_buffers.parts import any_says
-from jaxrl_buffers.returns import EpisodicReturns
+from jaxrl_buffers._parts import any_says
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.samplers import Uniform
-from jaxrl_buffers.storage import Frames, frames, ring
+from jaxrl_buffers.samplers._marking import mark, mark_oldest
+from jaxrl_buffers.storage import Frames, episodes, frames, ring
+from jaxrl_buffers.storage import _handles as handles
+from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
-from jaxrl_buffers.unrolled_keys import unrolled
 from jaxrl_buffers.views import NStep
 
 

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
-from jaxrl_buffers.checks import (
+from jaxrl_buffers._checks import (
     check_chunk,
     check_fields,
     check_shape,
@@ -24,10 +23,11 @@ from jaxrl_buffers.checks import (
     require_number,
     row_structure,
 )
+from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring
 from jaxrl_buffers.types import PyTree, Scalar, Transition
-from jaxrl_buffers.unrolled_keys import unrolled
 
 RETURNS = ("lambda", "rewards_to_go")
 

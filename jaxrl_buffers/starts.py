@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers import episodes, fits
-from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage import _fits as fits
+from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import View, Window
 

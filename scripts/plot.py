@@ -17,7 +17,7 @@ import jax
 from algorithms import plotting, run
 from algorithms.run_folder import RunFolder
 from jaxrl_buffers import Mixture, ReplayBuffer
-from jaxrl_buffers.checks import one_line
+from jaxrl_buffers._checks import one_line
 
 
 def main(arguments: list[str]) -> int:

@@ -47,7 +47,7 @@ from algorithms.progress import ProgressBar
 from algorithms.run_folder import RunFolder
 from algorithms.settings import GROUPS, SIZES, Settings, options_of
 from algorithms.watch import NotFinite
-from jaxrl_buffers.checks import one_line
+from jaxrl_buffers._checks import one_line
 
 NAMES = ("algorithm", "environment")
 NOT_FINITE = 3  # the exit code

@@ -16,7 +16,7 @@ import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, Normalized, Plan, Torso, files, presets, run
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
-from jaxrl_buffers import yaml_text
+from jaxrl_buffers import _yaml as yaml_text
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("ddqn", "CartPole-v1")

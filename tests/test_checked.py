@@ -11,8 +11,8 @@ from jax.experimental import checkify
 from registry import ALL
 
 import jaxrl_buffers as jb
-from jaxrl_buffers.checked import check
-from jaxrl_buffers.episodes import EpisodeIndex
+from jaxrl_buffers._checked import check
+from jaxrl_buffers.storage.episodes import EpisodeIndex
 
 LENGTH, NUM_ENVS, BATCH = 6, 2, 3
 KEY = jax.random.key(0)

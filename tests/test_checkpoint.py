@@ -19,7 +19,8 @@ from helpers import EXAMPLE, random_transition, stack
 from registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import checkpoint, durable, segment_tree
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import checkpoint, segment_tree
 
 LENGTH, NUM_ENVS, BATCH = 6, 2, 5
 

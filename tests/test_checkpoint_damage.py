@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from test_checkpoint import assert_same_bits
 
-from jaxrl_buffers import checkpoint, saved_leaves, segment_tree
+from jaxrl_buffers import _saved_leaves as saved_leaves
+from jaxrl_buffers import checkpoint, segment_tree
 
 STATE = {"x": jnp.arange(3.0), "tree": segment_tree.from_leaves(jnp.arange(9.0)), "key": jax.random.key(1), "n": 7}
 DAMAGED = r"the checkpoint .*step_00000001 is damaged: "

@@ -12,7 +12,7 @@ from probes import Probe, ProbeParams
 
 from algorithms import environments
 from algorithms.spaces import Box, Discrete
-from jaxrl_buffers.unrolled_keys import unrolled
+from jaxrl_buffers._random.hashing import unrolled
 
 step_one = jax.jit(lambda env, state, action, key: env.step(state, action, key))
 

@@ -15,8 +15,8 @@ from reference_episodes import History
 from test_model import Older
 
 import jaxrl_buffers as jb
-from jaxrl_buffers.episodes import FAR
 from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.episodes import FAR
 
 NUM_STREAMS, NUM_STEPS, NUM_ENVS, CHUNK = 500, 9, 2, 3  # streams of each of two cases
 

@@ -12,7 +12,8 @@ from reference_episodes import episode_probabilities
 from scipy import stats
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import handles, starts
+from jaxrl_buffers import starts
+from jaxrl_buffers.storage import _handles as handles
 
 LENGTH, NUM_ENVS, BATCH = 9, 3, 20_000
 

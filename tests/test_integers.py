@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_buffers.integers import _high_word, random_below
+from jaxrl_buffers._random.integers import _high_word, random_below
 
 
 def test_high_words_of_products():

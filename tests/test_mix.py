@@ -10,7 +10,7 @@ import pytest
 from helpers import assert_frequencies, number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import shares
+from jaxrl_buffers import _shares as shares
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 PRIORITIES = np.array([4, 1, 2, 8, 1, 3, 5, 2, 6, 1], np.float32)

@@ -18,7 +18,8 @@ from fault_disk import CONTENTS, SURVIVORS, Disk, Killed, Recorder
 
 from algorithms import presets
 from algorithms.run_folder import RunFolder
-from jaxrl_buffers import checkpoint, durable
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import checkpoint
 
 NUM_SAVES = 3  # with the third the first one goes
 LIKE = {"x": np.zeros(5, np.float32), "count": 0}

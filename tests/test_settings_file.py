@@ -35,7 +35,7 @@ from algorithms import (
 from algorithms.goal_environments import BitFlip
 from algorithms.run_folder import RunFolder
 from algorithms.settings import Settings
-from jaxrl_buffers import yaml_text
+from jaxrl_buffers import _yaml as yaml_text
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -12,7 +12,8 @@ import pytest
 from helpers import number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import host, permutation
+from jaxrl_buffers import host
+from jaxrl_buffers._random import permutations as permutation
 
 draw_many = jax.jit(
     jax.vmap(jb.ReplayBuffer.sample, in_axes=(None, None, 0, None)), static_argnames=("batch_size",), static_argnums=3

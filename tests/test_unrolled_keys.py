@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxrl_buffers as jb
-from jaxrl_buffers.unrolled_keys import unrolled
+from jaxrl_buffers._random.hashing import unrolled
 
 DRAWS = {
     "bits": lambda key: jax.random.bits(key, (3, 5)),

@@ -13,7 +13,7 @@ from flax import struct
 from algorithms.addons.behaviors import Behavior, divergence
 from algorithms.distributions import Distribution
 from algorithms.types import Metrics
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 

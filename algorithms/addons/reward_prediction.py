@@ -12,7 +12,7 @@ from flax import struct
 from algorithms.distributions import Distribution
 from algorithms.networks import apply_batch
 from algorithms.types import Metrics
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 _HEAD = nn.Dense(1)

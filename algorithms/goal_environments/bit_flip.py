@@ -15,7 +15,7 @@ from flax import struct
 
 from algorithms._gymnax import environment, spaces
 from algorithms.goal_environments.goal import Goal, reward, with_goal
-from jaxrl_buffers.checks import require_integer
+from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Transition
 
 SIZES = (5, 10, 15, 20, 25, 30, 40, 50)  # known by name, such as BitFlip15-v0

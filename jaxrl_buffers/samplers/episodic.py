@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import episodes, starts
-from jaxrl_buffers.integers import random_below
-from jaxrl_buffers.storage import ring
+from jaxrl_buffers import starts
+from jaxrl_buffers._random.integers import random_below
+from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
 

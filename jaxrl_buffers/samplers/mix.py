@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_buffers import shares
-from jaxrl_buffers.checks import require_number, require_tuple
+from jaxrl_buffers import _shares as shares
+from jaxrl_buffers._checks import require_number, require_tuple
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window

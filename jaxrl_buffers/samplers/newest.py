@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import starts
-from jaxrl_buffers.checks import require_number
+from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import segment_tree, starts
-from jaxrl_buffers.checked import check
-from jaxrl_buffers.checks import require_choice, require_integer, require_number
+from jaxrl_buffers._checked import check
+from jaxrl_buffers._checks import require_choice, require_integer, require_number
 from jaxrl_buffers.scatter import set_last_wins, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring

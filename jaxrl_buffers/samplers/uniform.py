@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import starts
-from jaxrl_buffers.checks import require_choice
-from jaxrl_buffers.integers import random_below
-from jaxrl_buffers.permutation import permute, round_keys
+from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._random.integers import random_below
+from jaxrl_buffers._random.permutations import permute, round_keys
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window

@@ -13,7 +13,7 @@ Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under don
     ranges.py     the same questions about ranges of leaves, answered from canonical nodes
 """
 
-from jaxrl_buffers.segment_tree.parents import NOTHING
+from jaxrl_buffers.segment_tree._parents import NOTHING
 from jaxrl_buffers.segment_tree.ranges import (
     BITS_PER_UNIFORM,
     Cover,

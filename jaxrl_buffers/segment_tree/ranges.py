@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers.segment_tree.parents import NOTHING
+from jaxrl_buffers.segment_tree._parents import NOTHING
 from jaxrl_buffers.segment_tree.search import Room, draw_afresh, fractions, pick, room_of
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,

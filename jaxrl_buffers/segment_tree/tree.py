@@ -24,8 +24,8 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.scatter import set_last_wins
-from jaxrl_buffers.segment_tree import parents
-from jaxrl_buffers.segment_tree.parents import NOTHING, WIDE
+from jaxrl_buffers.segment_tree import _parents as parents
+from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
 
 FAN_OUT = 8  # children of a node, unless told otherwise
 PARTS = 16  # of a row that are added up in one go

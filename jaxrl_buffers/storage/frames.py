@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers.checks import check_fields, named_field, require_choice, require_integer, with_field
+from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers.checks import named_field, require_integer, require_number
+from jaxrl_buffers._checks import named_field, require_integer, require_number
 from jaxrl_buffers.storage.ring import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from jaxrl_buffers import segment_tree
-from jaxrl_buffers.durable import NewFile
+from jaxrl_buffers._durable import NewFile
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.types import PyTree
 

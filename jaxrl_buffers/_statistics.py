@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers import episodes, starts
-from jaxrl_buffers.episodes import EpisodeIndex
-from jaxrl_buffers.storage import frames, ring
+from jaxrl_buffers import starts
+from jaxrl_buffers.storage import episodes, frames, ring
+from jaxrl_buffers.storage.episodes import EpisodeIndex
 from jaxrl_buffers.storage.frames import FrameStore
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree, Sampler, Scalar, View

@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers.checks import check_fields, field_at, is_no_number, named_field, require_number, shown, with_field
+from jaxrl_buffers._checks import check_fields, field_at, is_no_number, named_field, require_number, shown, with_field
 from jaxrl_buffers.types import PyTree, Scalar
 
 FAN_OUT = 8

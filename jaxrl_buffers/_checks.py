@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
-from jaxrl_buffers.checked import check
+from jaxrl_buffers._checked import check
 from jaxrl_buffers.types import Handle, PyTree, Transition
 
 FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers import fits, handles, returns
-from jaxrl_buffers.checks import check_fields, named_field, with_field
-from jaxrl_buffers.returns import EpisodicReturns
-from jaxrl_buffers.storage import ring
+from jaxrl_buffers._checks import check_fields, named_field, with_field
+from jaxrl_buffers.storage import _fits as fits
+from jaxrl_buffers.storage import _handles as handles
+from jaxrl_buffers.storage import returns, ring
+from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.storage.ring import Ring, Rows
 from jaxrl_buffers.types import Handle, PyTree, View
 
