@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import jax
 
 if TYPE_CHECKING:
-    from jaxrl_buffers.storage.ring import Reader, Ring
+    from jaxrl_buffers.storage.reader import Reader
+    from jaxrl_buffers.storage.ring import Ring
 
 PyTree = Any
 Scalar = float | jax.Array  # a hyper-parameter: a Python number, or a traced scalar

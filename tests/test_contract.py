@@ -171,7 +171,7 @@ def test_x64_mode_changes_no_result(name):
         assert samples.weights.dtype == jnp.float32
         example = EXAMPLE._replace(reward=np.float64(0))
         precise = jax.eval_shape(buffer.add, buffer.init(example), repeated(example))
-        assert precise.storage.data.reward.dtype == jnp.float64
+        assert precise.storage.rows.structure.reward.dtype == jnp.float64
     chex.assert_trees_all_close(jax.tree.map(np.asarray, wide), jax.tree.map(np.asarray, narrow), rtol=1e-5)
 
 
@@ -180,7 +180,7 @@ def test_bfloat16_observations_stay_bfloat16():
     example = EXAMPLE._replace(obs=jnp.zeros(3, jnp.bfloat16), next_obs=jnp.zeros(3, jnp.bfloat16))
     state = jax.eval_shape(buffer.add, buffer.init(example), repeated(example))
     batch = jax.eval_shape(lambda state: buffer.sample(state, jax.random.key(0), 3), state).batch
-    assert batch.obs.dtype == batch.next_obs.dtype == state.storage.data.obs.dtype == jnp.bfloat16
+    assert batch.obs.dtype == batch.next_obs.dtype == state.storage.rows.structure.obs.dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("value", [1, 0.7, np.float32(0.7)])
