@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from flax import struct
 
 from jaxrl_buffers import _shares as shares
 from jaxrl_buffers._checks import require_number, require_tuple
+from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
@@ -28,7 +30,7 @@ class MixState(NamedTuple):
     others: tuple[PyTree, ...]
 
 
-class Mix(struct.PyTreeNode):
+class Mix(Wrapping, struct.PyTreeNode):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
     Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one, which
@@ -67,9 +69,9 @@ class Mix(struct.PyTreeNode):
         """Return the states of all samplers."""
         return MixState(self.sampler.init(storage_shape), tuple(other.init(storage_shape) for other in self.others))
 
-    def mark(self, state: MixState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.mark(state, slots, legal, priorities))
+    def each(self, state: MixState, operation: Callable[[Sampler, PyTree], PyTree]) -> MixState:
+        """Return the states of all samplers after an operation."""
+        return MixState(operation(self.sampler, state.sampler), tuple(map(operation, self.others, state.others)))
 
     def draw(
         self, state: MixState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -129,24 +131,6 @@ class Mix(struct.PyTreeNode):
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
         return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
 
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return the weights of the main sampler, from the probabilities of the mixture."""
-        return self.sampler.weights(draw)
-
-    def update(
-        self, state: MixState, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
-    ) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.update(state, slots, priorities, live, mask))
-
-    def reprioritize(self, state: MixState, legal: jax.Array) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.reprioritize(state, legal))
-
     def observe(self, state: MixState, mean_return: Scalar) -> MixState:
         """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.observe(state, mean_return))
-
-    def _each(self, state: MixState, operation: Any) -> MixState:
-        others = tuple(map(operation, self.others, state.others))
-        return MixState(operation(self.sampler, state.sampler), others)
+        return self.each(state, lambda sampler, inner: sampler.observe(inner, mean_return))
