@@ -6,10 +6,12 @@ A buffer is a product, storage x sampler x view:
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
 """
 
-from jaxrl_buffers import checkpoint, config, host, segment_tree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_buffers import host, segment_tree
 from jaxrl_buffers._checked import checked
 from jaxrl_buffers.advantages import discount_cumsum
-from jaxrl_buffers.config import from_config, from_yaml, to_config
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
 from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
@@ -31,6 +33,10 @@ from jaxrl_buffers.storage.episodes import Episode
 from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
+
+if TYPE_CHECKING:
+    from jaxrl_buffers import checkpoint, config
+    from jaxrl_buffers.config import from_config, from_yaml, to_config
 
 __version__ = "0.1.0"
 
@@ -85,3 +91,19 @@ __all__ = [
     "uniform",
     "with_parameters",
 ]
+
+# What needs more than jax and numpy is imported when it is first asked for.
+_MODULES = ("checkpoint", "config")
+_FUNCTIONS = {"from_config": "config", "from_yaml": "config", "to_config": "config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.core import Tracer
 
 from jaxrl_buffers._checked import check
@@ -107,7 +106,7 @@ def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) ->
 
 def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
     """Refuse a list, a single number or a single component; what JAX puts in the place of a tuple passes."""
-    if isinstance(value, (list, int, float, np.number, struct.PyTreeNode)):
+    if isinstance(value, (list, int, float, np.number)) or dataclasses.is_dataclass(value):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
 
 
