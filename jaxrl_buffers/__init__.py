@@ -9,7 +9,7 @@ A buffer is a product, storage x sampler x view:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers import host, samplers, segment_tree, starts, storage, views
 from jaxrl_buffers._checked import checked
 from jaxrl_buffers.advantages import discount_cumsum
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
@@ -31,7 +31,19 @@ from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, U
 from jaxrl_buffers.storage import Frames
 from jaxrl_buffers.storage.episodes import Episode
 from jaxrl_buffers.storage.returns import EpisodicReturns
-from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
+from jaxrl_buffers.storage.ring import Reader, Ring
+from jaxrl_buffers.types import (
+    Batch,
+    Draw,
+    Handle,
+    PyTree,
+    Sample,
+    Sampler,
+    Scalar,
+    Transition,
+    View,
+    Window,
+)
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 if TYPE_CHECKING:
@@ -56,13 +68,17 @@ __all__ = [
     "NStep",
     "Newest",
     "Prioritized",
+    "PyTree",
+    "Reader",
     "Recent",
     "ReplayBuffer",
     "ReplayState",
+    "Ring",
     "Rollout",
     "RolloutBatch",
     "Sample",
     "Sampler",
+    "Scalar",
     "Sequence",
     "Transition",
     "Uniform",
@@ -82,13 +98,17 @@ __all__ = [
     "parameters",
     "prioritized",
     "rollout",
+    "samplers",
     "scan_batches",
     "scan_epochs",
     "scan_minibatches",
     "segment_tree",
     "sequences",
+    "starts",
+    "storage",
     "to_config",
     "uniform",
+    "views",
     "with_parameters",
 ]
 
