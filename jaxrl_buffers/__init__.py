@@ -4,6 +4,20 @@ A buffer is a product, storage x sampler x view:
 
 >>> import jaxrl_buffers as jb
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
+
+The layers, each built on those below it. What begins with an underscore is internal.
+
+    recipes                                    buffers by name: `uniform`, `prioritized`, `hindsight` ...
+    mixture, iteration, rollouts, advantages   several buffers as one; epochs; on-policy data
+    replay                                     `ReplayBuffer`: storage, sampler and view put together
+    samplers, views                            which rows start a sample; what those rows mean
+    starts                                     the legal starts, counted and numbered
+    storage                                    the ring of rows, their episodes, their frames
+    segment_tree                               sums of priorities, and draws in proportion to them
+    types                                      what crosses the borders; the protocols; how to write parts of one's own
+
+Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, where misuse can raise) and `checked`
+(inside, for those who ask). Imported when used: `config` (components from YAML) and `checkpoint` (states on disk).
 """
 
 import importlib

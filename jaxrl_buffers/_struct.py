@@ -1,8 +1,8 @@
 """Components as frozen dataclasses that are pytrees, used as `flax.struct` is: `PyTreeNode` and `field`.
 
-Not taken from there, because any import from flax loads all of `flax.linen`, and with it rich, yaml and msgpack: 0.1 of
-the 0.45 seconds that `import jaxrl_buffers` would take. Fields say by the same metadata whether they are leaves, so
-components of either kind may stand inside each other.
+Not taken from there, because any import from flax loads all of `flax.linen`, and with it rich, yaml and msgpack. That
+would be 0.09 of the 0.50 seconds of `import jaxrl_buffers`, of which 0.35 are those of jax. Fields say by the same
+metadata whether they are leaves, so components of either kind may stand inside each other.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +57,32 @@ def test_all_public_names_are_there_and_listed():
         _ = jb.from_toml
     with pytest.raises(ImportError):
         exec("from jaxrl_buffers import from_toml")
+
+
+def layers():
+    """Return the layers that the package's docstring lists, by module: 0 is the lowest."""
+    rows = re.findall(r"^    ((?:\w+, )*\w+)  ", jb.__doc__, re.MULTILINE)
+    return {name: height for height, row in enumerate(reversed(rows)) for name in row.split(", ")}
+
+
+def imported(path):
+    """Return the public modules of this package that a file imports when it is loaded."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxrl_buffers"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name.split(".")[1] for name in names)
+
+
+def test_the_map_is_read():
+    assert {"recipes", "replay", "samplers", "views", "storage", "types"} <= {*layers()}
+    assert layers()["types"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(layers()))
+def test_every_layer_is_built_on_those_below(name):
+    height, package = layers(), ROOT / "jaxrl_buffers"
+    files = [*package.glob(f"{name}.py"), *package.glob(f"{name}/*.py")]
+    assert files
+    for file in files:
+        for other in imported(file):
+            assert height.get(other, -1) <= height[name], f"{file.name} imports {other}"
