@@ -11,18 +11,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import (
     check_chunk,
-    check_fields,
     check_shape,
-    named_field,
     require_choice,
     require_integer,
     require_number,
     row_structure,
 )
+from jaxrl_buffers._fields import check_fields, named_field
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
 from jaxrl_buffers.storage import ring

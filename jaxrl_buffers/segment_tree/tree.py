@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from jaxrl_buffers import _struct as struct
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import _parents as parents

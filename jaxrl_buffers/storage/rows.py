@@ -17,11 +17,12 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from jaxrl_buffers._checks import named_field, require_choice, with_field
+from jaxrl_buffers import _struct as struct
+from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._fields import named_field, with_field
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.storage._words import Element, Form, form_of, pack, unpack
 from jaxrl_buffers.types import PyTree

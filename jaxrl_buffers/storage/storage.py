@@ -10,9 +10,9 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from jaxrl_buffers._checks import named_field
+from jaxrl_buffers import _struct as struct
+from jaxrl_buffers._fields import named_field
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.ring import Break, Chunk, Ring
