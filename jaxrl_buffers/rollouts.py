@@ -25,9 +25,9 @@ from jaxrl_buffers._fields import check_fields, named_field
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
 from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.ring import Ring
-from jaxrl_buffers.storage.rows import Leaves
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 RETURNS = ("lambda", "rewards_to_go")

@@ -23,6 +23,7 @@ from jaxrl_buffers._checks import check_fields, named_field, require_choice, req
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage import rows as rows_module
+from jaxrl_buffers.storage._leaves import write_rows
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.ring import Break, Chunk, Places, Ring
 from jaxrl_buffers.storage.rows import Rows
@@ -279,7 +280,7 @@ def _write_numbers(storage: Ring, numbers: jax.Array, places: Places, values: ja
     if not ring.is_lockstep(storage):
         return _write_numbers_at(numbers, places.row, places.env, values)
     length, _ = ring.shape(storage)
-    return rows_module.write_rows(numbers, values, storage.head % length, length)
+    return write_rows(numbers, values, storage.head % length, length)
 
 
 def _write_numbers_at(numbers: jax.Array, row: jax.Array, env: jax.Array, values: jax.Array) -> jax.Array:
