@@ -21,7 +21,7 @@ from flax import struct
 from jax import lax
 
 from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Reader, Ring, Rows
 from jaxrl_buffers.types import PyTree
@@ -307,10 +307,9 @@ def _write(tree: PyTree, places: list[jax.Array], env: jax.Array, values: list[P
 def _gather(storage: Ring, leaf: jax.Array, place: jax.Array, env: jax.Array) -> jax.Array:
     """Return the frames `[B, S, ...]` of a leaf `[rows, N, ...]` at places `[..., S]`, where `B` is all but `S`."""
     num_envs, shape = leaf.shape[1], leaf.shape[2:]
-    unknown = storage.frames.next_final[0]
-    index = materialized(jnp.ravel(place * num_envs + env[..., None]), unknown)
+    index = keep(jnp.ravel(place * num_envs + env[..., None]))
     frames = leaf.reshape(-1, math.prod(shape)).at[index].get(mode="clip")
-    return materialized(frames, unknown).reshape(-1, place.shape[-1], *shape)
+    return keep(frames).reshape(-1, place.shape[-1], *shape)
 
 
 def _with_observations(rows: PyTree, obs: PyTree, next_obs: PyTree) -> PyTree:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep
 from jaxrl_buffers.types import PyTree
 
 Change = Callable[[PyTree, jax.Array, jax.Array], PyTree]  # from (rows, row, env) to other rows
@@ -121,7 +121,7 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     """Gather rows at indices of any common shape."""
     length, num_envs = shape(ring)
-    index = materialized(jnp.ravel(row * num_envs + env), unknown=jnp.ravel(ring.head)[0])
+    index = keep(jnp.ravel(row * num_envs + env))
 
     def gather(leaf: jax.Array) -> jax.Array:
         rows = leaf.reshape(length * num_envs, *leaf.shape[2:]).at[index].get(mode="clip")
