@@ -16,7 +16,7 @@ from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
-from jaxrl_buffers.scatter import set_last_wins, without_duplicates
+from jaxrl_buffers._xla import set_last_wins, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import as_fraction, keep
 from jaxrl_buffers.segment_tree.tree import SegmentTree, Summary, masses, root, rows_by_level, whole_level
 
 FIRST_ROWS = 4  # a search begins at the first level of so few rows
@@ -67,10 +67,7 @@ def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
     stratum = np.arange(uniforms.shape[0], dtype=np.float32)
     # Rounding must not carry a draw over into the next stratum.
     last_inside = np.nextafter(stratum + 1, np.float32(0))
-    places = jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0]
-    # It also keeps XLA from dividing the mass, which the places are multiplied by, into parts that may be too small
-    # for a float32: all draws would then be the first leaf.
-    return jnp.minimum(places, np.nextafter(np.float32(1), np.float32(0)))
+    return as_fraction(jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0])
 
 
 class Room(NamedTuple):
@@ -97,7 +94,7 @@ def draw_afresh(
     begin = jnp.clip(residual - room.before, 0, mass)
     end = jnp.clip(residual + room.behind, begin, mass)
     # Kept, else all levels above are computed anew below: a draw of 256 among 2^20 took 59 microseconds, not 54.
-    drawn = materialized(begin + uniforms * (end - begin), unknown=(mass[0] > 0).astype(jnp.int32))
+    drawn = keep(begin + uniforms * (end - begin))
     return drawn, Room(room.before + (drawn - residual), room.behind - (drawn - residual))
 
 
@@ -117,15 +114,14 @@ def pick(masses: jax.Array, residual: jax.Array, wide: bool = False) -> tuple[ja
 
 def _pick_column(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     children = [masses[:, number] for number in range(masses.shape[-1])]
-    square, prefix, found = jnp.zeros_like(residual), jnp.zeros_like(residual), jnp.zeros(residual.shape, bool)
+    child = jnp.zeros(residual.shape, jnp.int32)
+    prefix, found = jnp.zeros_like(residual), jnp.zeros(residual.shape, bool)
     for number, mass in enumerate(children):
         is_better = (mass > 0) & ~found
-        square = jnp.where(is_better, float(number**2), square)
+        child = jnp.where(is_better, number, child)
         prefix = prefix + mass
         found = found | (is_better & (prefix > residual))
-    # XLA's CPU backend computes a square root once; anything cheaper it would compute anew for every use, with all
-    # the levels above it.
-    child = jnp.sqrt(square).astype(jnp.int32)
+    child = keep(child)  # else it is computed anew for every use, with all the levels above it
     before, chosen = jnp.zeros_like(residual), jnp.zeros_like(residual)
     for number, mass in enumerate(children):
         before = before + jnp.where(number < child, mass, 0)

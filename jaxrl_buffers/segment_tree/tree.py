@@ -13,22 +13,18 @@ cycles by the TPU compiler's estimate, 29 against 41 kernels on the GPU. TPUs la
 from __future__ import annotations
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxrl_buffers import _struct as struct
-from jaxrl_buffers.materialized import materialized
-from jaxrl_buffers.scatter import set_last_wins
+from jaxrl_buffers._xla import keep, order_after, set_last_wins, sum_in_order
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
 
 FAN_OUT = 8  # children of a node, unless told otherwise
-PARTS = 16  # of a row that are added up in one go
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
 
@@ -95,7 +91,8 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
 
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
     """Return the leaves at `indices`; zero outside the tree."""
-    return tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
+    leaves = tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
+    return keep(leaves)  # a single one would be read again behind a later write, and all leaves copied for that
 
 
 def write(
@@ -121,14 +118,14 @@ def write(
         return tree
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    valid = lax.platform_dependent(valid, root(tree).total, cpu=_ordered_after, default=lambda valid, _: valid)
+    valid = order_after(valid, root(tree).total)  # with whose reads an earlier write has ended
     leaves = set_last_wins(tree.leaves, indices, values, valid, unique)
     # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
     rows = jnp.where(valid, indices, 0)
     if tree.is_wide:
         rows = lax.div(rows, rows.dtype.type(tree.fan_out))
     else:
-        rows = materialized(rows.astype(jnp.uint32) // tree.fan_out, unknown=indices[0])
+        rows = keep(rows.astype(jnp.uint32) // tree.fan_out)
     return _recompute_parents(tree.replace(leaves=leaves), rows)
 
 
@@ -165,7 +162,8 @@ def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
 def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return only the sums of `row_stats`, without reading the rest."""
     if level == 0:
-        return tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
+        rows = tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
+        return keep(rows) if row.size == 1 else rows  # see `read`
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row, 0].get(mode="clip")
     nodes, offset = _level_of_parents(tree, level)
@@ -184,15 +182,7 @@ def whole_level(tree: SegmentTree, level: int) -> jax.Array:
 
 def summarize(stats: jax.Array) -> Summary:
     """Summarize nodes `[..., 3, M]` over the last axis."""
-    return Summary(_ordered_sum(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
-
-
-def _ordered_after(valid: jax.Array, total: jax.Array) -> jax.Array:
-    """Return `valid` as it is, but behind the reads with which an earlier write recomputed the total.
-
-    XLA's CPU backend would else keep those reads right by copying all leaves.
-    """
-    return valid & (total >= 0)
+    return Summary(sum_in_order(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
 
 
 def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
@@ -225,43 +215,10 @@ def _leaf_stats(leaves: jax.Array) -> jax.Array:
     return jnp.stack([leaves, jnp.where(leaves > 0, leaves, jnp.inf), leaves], axis=-2)
 
 
-def _ordered_sum(values: jax.Array) -> jax.Array:
-    """Sum the last axis in a fixed order: its second half is added to its first, and so on.
-
-    XLA orders the additions of `jnp.sum` differently from program to program; a tree rebuilt from its leaves would then
-    differ from the written one in the last bit.
-    """
-    is_wide = values.shape[-1] >= WIDE
-    if is_wide:
-        values = lax.platform_dependent(values, tpu=_with_last_axis_first, default=lambda values: values)
-    while (width := values.shape[-1]) > 1:
-        # Several halvings at once where that is possible: a TPU takes a kernel for each one that builds on another.
-        num_parts = max(math.gcd(width, PARTS), 2) if is_wide else 2
-        size = width // num_parts
-        parts = [values[..., part * size : (part + 1) * size] for part in range(num_parts)]
-        rest = values[..., num_parts * size :]
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [one + two for one, two in zip(parts[:half], parts[half:], strict=True)]
-        values = jnp.concatenate([parts[0], rest], axis=-1) if rest.shape[-1] else parts[0]
-    return values[..., 0]
-
-
-def _with_last_axis_first(values: jax.Array) -> jax.Array:
-    """Lay values out such that parts of the last axis are whole vectors.
-
-    XLA for TPUs (libtpu 0.0.51) would add up parts of vectors: 11k cycles by its own estimate for 256 rows, not 4k.
-    """
-    axes = range(values.ndim)
-    return with_layout_constraint(values, Layout(major_to_minor=(axes[-1], *axes[:-1])))
-
-
 def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
-    # XLA turns a scatter of one row into a slice update, fuses that into later gathers, and copies all inner nodes.
-    rows = jnp.concatenate([rows, rows]) if rows.shape[0] == 1 else rows
     for level in range(1, first_top):
         inner, offset = _level_of_parents(tree, level)
         if rows.shape[0] >= num_rows[level - 1]:

@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._fields import named_field, with_field
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep, set_at, set_row
 from jaxrl_buffers.types import PyTree
 
 
@@ -30,9 +30,9 @@ class Leaves(struct.PyTreeNode):
         """The shapes and dtypes of one row."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), self.tree)
 
-    def read(self, index: jax.Array, unknown: jax.Array) -> PyTree:
+    def read(self, index: jax.Array) -> PyTree:
         """Return the rows at indices of any shape."""
-        index, shape = materialized(jnp.ravel(index), unknown), index.shape
+        index, shape = keep(jnp.ravel(index)), index.shape
 
         def gather(leaf: jax.Array) -> jax.Array:
             entry = leaf.shape[2:]
@@ -41,18 +41,18 @@ class Leaves(struct.PyTreeNode):
 
         return jax.tree.map(gather, self.tree)
 
-    def read_steps(self, index: jax.Array, unknown: jax.Array) -> list[PyTree]:
+    def read_steps(self, index: jax.Array) -> list[PyTree]:
         """Return the rows at `index[L, B]` step by step."""
-        rows = self.read(index, unknown)
+        rows = self.read(index)
         return [jax.tree.map(lambda leaf: leaf[step], rows) for step in range(index.shape[0])]  # noqa: B023
 
     def unpack(self, step: PyTree) -> PyTree:
         """Return the rows of one step as they are."""
         return step
 
-    def select(self, steps: list[PyTree], number: jax.Array | int, index: jax.Array, unknown: jax.Array) -> PyTree:
+    def select(self, steps: list[PyTree], number: jax.Array | int, index: jax.Array) -> PyTree:
         """Read one of the steps of each sample again: then only what is used of it is read at all."""
-        return self.read(index, unknown)
+        return self.read(index)
 
     @property
     def stored_leaves(self) -> PyTree:
@@ -69,8 +69,12 @@ class Leaves(struct.PyTreeNode):
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Leaves:
         """Write rows `[K, E, ...]` to distinct places."""
-        # Not through flat indices: reshaped to and fro, XLA lays some arrays out anew, which copies the whole ring.
-        return Leaves(jax.tree.map(lambda leaf, new: leaf.at[row, env].set(new, mode="drop"), self.tree, rows))
+        index = row.reshape(-1), env.reshape(-1)  # not one flat index: for that, XLA would lay some arrays out anew
+
+        def write(leaf: jax.Array, new: jax.Array) -> jax.Array:
+            return set_at(leaf, index, new.reshape(-1, *new.shape[2:]))
+
+        return Leaves(jax.tree.map(write, self.tree, rows))
 
     def set_field(self, name: str, values: jax.Array, row: jax.Array, env: jax.Array) -> Leaves:
         """Change one field of the rows at distinct places `[E]`; the arrays of the others are passed on."""
@@ -82,7 +86,7 @@ def write_rows(leaf: jax.Array, new: jax.Array, row: jax.Array | int, length: in
     """Write `new` at `row` of a ring in the first `length` rows, going on at row 0 behind its end."""
     num_rows = new.shape[0]
     if num_rows == 1:
-        return write_one(leaf, new, row)
+        return set_row(leaf, new, row)
     start = jnp.minimum(row, length - num_rows)
     return write_wrapped(leaf, new, start, row - start)
 
@@ -100,17 +104,3 @@ def write_wrapped(array: jax.Array, new: jax.Array, start: jax.Array, overhang: 
     array = lax.dynamic_update_slice_in_dim(array, jnp.where(is_tail, kept, rolled), start, axis=0)
     first = jnp.where(is_tail, rolled, array[:size])
     return lax.dynamic_update_slice_in_dim(array, first, 0, axis=0)
-
-
-def write_one(leaf: jax.Array, new: jax.Array, row: jax.Array | int) -> jax.Array:
-    """Write one row, together with a neighbour as it is.
-
-    XLA's CPU backend would fuse a slice of a single row into later gathers, and keep their other reads right by copying
-    the whole leaf.
-    """
-    if leaf.shape[0] == 1:
-        return new
-    start = jnp.minimum(row, leaf.shape[0] - 2)
-    kept = lax.dynamic_slice_in_dim(leaf, start, 2, axis=0)
-    is_new = (start + jnp.arange(2) == row).reshape(-1, *[1] * (new.ndim - 1))
-    return lax.dynamic_update_slice_in_dim(leaf, jnp.where(is_new, new, kept), start, axis=0)

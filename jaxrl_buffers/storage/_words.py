@@ -60,11 +60,11 @@ class Words(struct.PyTreeNode):
         shaped = (array.reshape(*array.shape[:-2], *self.shape, -1) for array in self.arrays)
         return self.unpack(list(shaped))
 
-    def read(self, index: jax.Array, unknown: jax.Array) -> PyTree:
+    def read(self, index: jax.Array) -> PyTree:
         """Return the rows at indices of any shape, all leaves of a row by one gather."""
         return self.unpack([_gather(words, index) for words in self.arrays])
 
-    def read_steps(self, index: jax.Array, unknown: jax.Array) -> list[list[jax.Array]]:
+    def read_steps(self, index: jax.Array) -> list[list[jax.Array]]:
         """Return the rows at `index[L, B]` step by step: `uint32[B, W]` of each array."""
         arrays = [_gather(words, index) for words in self.arrays]
         return [[words[step] for words in arrays] for step in range(index.shape[0])]
@@ -120,7 +120,7 @@ class Words(struct.PyTreeNode):
 
     def set_field(self, name: str, values: jax.Array, row: jax.Array, env: jax.Array) -> Words:
         """Change one field of the rows at distinct places `[E]`, by writing these rows anew."""
-        rows = with_field(self.read(row * self.shape[1] + env, unknown=row[0]), name, values)
+        rows = with_field(self.read(row * self.shape[1] + env), name, values)
         return self.write_at(jax.tree.map(lambda leaf: leaf[None], rows), row[None], env[None])
 
     def _pack(self, leaves: list[jax.Array], num_axes: int) -> list[jax.Array]:

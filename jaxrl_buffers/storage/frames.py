@@ -20,7 +20,7 @@ from jax import lax
 
 from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep, set_at, stack_bytes
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage import rows as rows_module
 from jaxrl_buffers.storage._leaves import write_rows
@@ -144,7 +144,7 @@ class Frames(struct.PyTreeNode):
         if ring.is_lockstep(before):
             images = images.write(obs, before.head % length, length)
             images = images.write(jax.tree.map(lambda leaf: leaf[-1:], next_obs), behind, behind + 1)
-            return _write_at(images, next_obs, length + final, places.env)
+            return images.write_at(next_obs, length + final, places.env)
         newest, columns = jnp.maximum(chunk.lengths - 1, 0)[None], jnp.arange(chunk.env.shape[0])[None]
         last = jax.tree.map(lambda leaf: leaf[newest, columns], next_obs)
         is_written = jnp.any(places.is_written, axis=0)[None]
@@ -155,7 +155,7 @@ class Frames(struct.PyTreeNode):
         ]
         frames = jax.tree.map(lambda *parts: jnp.concatenate(parts), obs, next_obs, last)
         place = jnp.concatenate(place)
-        return _write_at(images, frames, place, jnp.broadcast_to(chunk.env[None], place.shape))
+        return images.write_at(frames, place, jnp.broadcast_to(chunk.env[None], place.shape))
 
     def _steps_of_chunk(self, next_steps: jax.Array, ended: jax.Array) -> jax.Array:
         """Return how many rows came before each of `[K, E]` in its episode, at most a little more than `stack`."""
@@ -195,9 +195,9 @@ class Frames(struct.PyTreeNode):
         is_open = broken.where & (store.next_steps > 0)
         place = jnp.where(is_open, length + store.next_final % num_finals, length + num_finals + 1)[None]
         row = jnp.where(is_open, broken.row, length)[None]
-        behind = store.images.read((length + num_finals) * num_envs + env[None], unknown=store.next_final[0])
+        behind = store.images.read((length + num_finals) * num_envs + env[None])
         return FrameStore(
-            images=_write_at(store.images, behind, place, env[None]),
+            images=store.images.write_at(behind, place, env[None]),
             steps=store.steps,
             final=_write_numbers_at(store.final, row, env[None], store.next_final[None]),
             next_steps=jnp.where(broken.where, 0, store.next_steps),
@@ -220,11 +220,9 @@ class Frames(struct.PyTreeNode):
     def _joined(self, frames: jax.Array) -> jax.Array:
         """Return frames `[B, stack, ...]` as stacks, along their axis."""
         axis = self.axis % (frames.ndim - 1)
-        if axis < frames.ndim - 2 or frames.dtype != jnp.uint8 or self.stack != 4:
+        if axis < frames.ndim - 2:
             return jnp.moveaxis(frames, 1, 1 + axis)
-        # Four bytes side by side are a word: put together as such, XLA's CPU backend uses vector instructions.
-        first, second, third, fourth = (frames[:, number].astype(jnp.uint32) for number in range(4))
-        return lax.bitcast_convert_type(first | second << 8 | third << 16 | fourth << 24, jnp.uint8)
+        return stack_bytes([frames[:, number] for number in range(self.stack)])
 
     def _newest_frame(self, leaf: jax.Array) -> jax.Array:
         """Return the last frames of stacks `[K, E, ...]`."""
@@ -284,30 +282,15 @@ def _write_numbers(storage: Ring, numbers: jax.Array, places: Places, values: ja
 
 
 def _write_numbers_at(numbers: jax.Array, row: jax.Array, env: jax.Array, values: jax.Array) -> jax.Array:
-    row, env, values = _not_alone(numbers.shape[0], row, env, values)
-    return numbers.at[row, env].set(values, mode="drop")
-
-
-def _write_at(images: Rows, frames: PyTree, place: jax.Array, env: jax.Array) -> Rows:
-    """Write frames `[K, E, ...]` to places `[K, E]`, leaving out places behind the last one."""
-    place, env, frames = _not_alone(images.shape[0], place, env, frames)
-    return images.write_at(frames, place, env)
-
-
-def _not_alone(outside: int, place: jax.Array, env: jax.Array, values: PyTree) -> tuple[jax.Array, jax.Array, PyTree]:
-    """Add a write to nowhere to a single one, which would be a slice update, for which XLA may copy the whole array."""
-    if place.size > 1:
-        return place, env, values
-    env, values = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), (env, values))
-    return jnp.concatenate([place, jnp.full_like(place, outside)]), env, values
+    return set_at(numbers, (row.reshape(-1), env.reshape(-1)), values.reshape(-1))
 
 
 def _gather(storage: Ring, place: jax.Array, env: jax.Array) -> PyTree:
     """Return the frames `[B, S, ...]` at places `[..., S]`, where `B` is all but `S`."""
     images, unknown = storage.frames.images, storage.frames.next_final[0]
     index = place * images.shape[1] + env[..., None]
-    frames = images.read(index.reshape(-1, place.shape[-1]), unknown)
-    return jax.tree.map(lambda leaf: materialized(leaf, unknown), frames)
+    frames = images.read(index.reshape(-1, place.shape[-1]))
+    return jax.tree.map(lambda leaf: keep(leaf, unknown), frames)
 
 
 def _with_observations(rows: PyTree, obs: PyTree, next_obs: PyTree) -> PyTree:

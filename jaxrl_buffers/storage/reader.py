@@ -33,7 +33,7 @@ class Reader(NamedTuple):
         offset = jnp.arange(num_steps, dtype=jnp.int32)[:, None]
         rows = self.later(row[None], offset) if num_steps > 1 else row[None]
         index = rows * ring.shape(self.ring)[1] + env[None]
-        return Steps(self, rows, env, self.ring.rows.read_steps(index, unknown=self._unknown))
+        return Steps(self, rows, env, self.ring.rows.read_steps(index))
 
     def map(self, change: Change) -> Reader:
         """Return a reader of changed rows; the stored ones stay as they are."""
@@ -74,10 +74,6 @@ class Reader(NamedTuple):
         """Return the row `steps` (at most `T`) after `row`."""
         return ring.wrap(row + steps, ring.shape(self.ring)[0])
 
-    @property
-    def _unknown(self) -> jax.Array:
-        return jnp.ravel(self.ring.head)[0]
-
     def _changed(self, rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
         for change in self.changes:
             rows = change(rows, row, env)
@@ -101,7 +97,7 @@ class Steps(NamedTuple):
         """Return one step of each sample, the same or `number[B]`: leaves `[B, ...]`."""
         storage, row = self.reader.ring, self.row_at(number)
         index = row * ring.shape(storage)[1] + self.env
-        rows = storage.rows.select(self.stored, number, index, unknown=self.reader._unknown)
+        rows = storage.rows.select(self.stored, number, index)
         return self.reader._changed(rows, row, self.env)
 
     def row_at(self, number: jax.Array | int) -> jax.Array:

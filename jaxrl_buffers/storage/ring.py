@@ -122,7 +122,7 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
     """Gather rows at indices of any common shape."""
-    return ring.rows.read(row * shape(ring)[1] + env, unknown=jnp.ravel(ring.head)[0])
+    return ring.rows.read(row * shape(ring)[1] + env)
 
 
 def write(ring: Ring, chunk: PyTree) -> Ring:

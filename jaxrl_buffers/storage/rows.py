@@ -42,11 +42,11 @@ class Rows(Protocol):
         """All rows: leaves `[T, N, ...]`."""
         ...
 
-    def read(self, index: jax.Array, unknown: jax.Array) -> PyTree:
-        """Return the rows at indices of any shape; `unknown` is any number that is known at run time only."""
+    def read(self, index: jax.Array) -> PyTree:
+        """Return the rows at indices of any shape."""
         ...
 
-    def read_steps(self, index: jax.Array, unknown: jax.Array) -> list[Any]:
+    def read_steps(self, index: jax.Array) -> list[Any]:
         """Return the rows at `index[L, B]` step by step, each in a form that `unpack` and `select` know."""
         ...
 
@@ -54,7 +54,7 @@ class Rows(Protocol):
         """Return the rows of one step: leaves `[B, ...]`."""
         ...
 
-    def select(self, steps: list[Any], number: jax.Array | int, index: jax.Array, unknown: jax.Array) -> PyTree:
+    def select(self, steps: list[Any], number: jax.Array | int, index: jax.Array) -> PyTree:
         """Return of each sample the step of `number[B]`, whose row is at `index[B]`: leaves `[B, ...]`."""
         ...
 
