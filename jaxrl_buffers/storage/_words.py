@@ -74,9 +74,7 @@ class Words(struct.PyTreeNode):
         leaves = [leaf for form, words in zip(self.forms, step, strict=True) for leaf in unpack(form, words)]
         return self._unflatten(leaves)
 
-    def select(
-        self, steps: list[list[jax.Array]], number: jax.Array | int, index: jax.Array, unknown: jax.Array
-    ) -> PyTree:
+    def select(self, steps: list[list[jax.Array]], number: jax.Array | int, index: jax.Array) -> PyTree:
         """Return one of the steps of each sample: of small arrays out of what was read, of large ones by a gather."""
         chosen = [
             _gather(words, index) if words.shape[1] >= LARGE else _step(read, number)
