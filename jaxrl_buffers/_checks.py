@@ -130,7 +130,7 @@ def row_structure(example: PyTree) -> PyTree:
         name = jax.tree_util.keystr(path) or "(the example)"
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            raise ValueError(f"init(): leaf {name} is a PRNG key; store `jax.random.key_data(key)` instead.")
+            return jax.ShapeDtypeStruct(array.shape, array.dtype)
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf, jnp.asarray(leaf).dtype)
@@ -203,9 +203,10 @@ def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
     return batch
 
 
-def _dtype(leaf: Any) -> np.dtype:
-    return jax.dtypes.canonicalize_dtype(leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype)
+def _dtype(leaf: Any) -> Any:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
+    return dtype if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{np.dtype(dtype).name}[{', '.join(map(str, shape))}]"
+    return f"{dtype}[{', '.join(map(str, shape))}]"

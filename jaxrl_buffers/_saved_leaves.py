@@ -85,6 +85,7 @@ def kinds(state: PyTree) -> dict[str, str]:
 
 def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
     """Append the value of a leaf; return the record by which it is found and checked."""
+    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     record: dict[str, Any] = {"kind": _kind(name, leaf)}
     if _is_number(leaf):
         return record | {"number": leaf}
@@ -185,7 +186,6 @@ def _array(leaf: Any) -> Any:
     """Return the array that stands for a leaf on disk."""
     if isinstance(leaf, SegmentTree):
         return leaf.leaves[..., : leaf.capacity]
-    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
