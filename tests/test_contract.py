@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EXAMPLE, random_transition, stack
-from registry import ALL, BUFFERS
+from registry import ALL, BUFFERS, ON_TPU
 
 import jaxrl_buffers as jb
 
@@ -47,7 +47,7 @@ def cycle(buffer, state, chunk, key):
 @functools.cache
 def own_cycle(name):
     """Return a buffer of the registry, and `cycle` compiled for it alone: with a cache of its own."""
-    return ALL[name](LENGTH, NUM_ENVS), jax.jit(lambda *arguments: cycle(*arguments))
+    return EVERY[name](LENGTH, NUM_ENVS), jax.jit(lambda *arguments: cycle(*arguments))
 
 
 @jax.jit
@@ -67,11 +67,12 @@ def repeated(example):
 
 # Other kinds have no part of their own.
 KINDS = [name for name in BUFFERS if name not in {"stratified", "n_step", "prioritized", "sequences"}]
+EVERY = ALL | ON_TPU
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *(f"{name}_on_tpu" for name in KINDS)])
 def buffer(request):
-    return ALL[request.param](LENGTH, NUM_ENVS)
+    return EVERY[request.param](LENGTH, NUM_ENVS)
 
 
 def assert_same_kind(new, old):
@@ -198,3 +199,15 @@ def test_keys_are_used_once(name):
     arguments = buffer, buffer.init(EXAMPLE), part(chunks(0, 4, 1), 0), jax.random.key(0)
     with jax.debug_key_reuse(True):
         jax.jit(lambda *arguments: cycle(*arguments)).trace(*arguments)  # which is what checks
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_layout_changes_no_sample(name):
+    many, keys = chunks(0, 2, 6), jax.random.split(jax.random.key(1), 6)
+    (_, one), (_, other) = (
+        scanned(buffer, buffer.init(EXAMPLE), many, keys)
+        for buffer in (make(LENGTH, NUM_ENVS) for make in (BUFFERS[name], ON_TPU[f"{name}_on_tpu"]))
+    )
+    chex.assert_trees_all_equal(other.handle, one.handle)
+    chex.assert_trees_all_equal(other.batch, one.batch)
+    chex.assert_trees_all_close(other.weights, one.weights, rtol=1e-5)  # sums of another order
