@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxrl_buffers import _statistics as statistics
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import (

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import (
     check_chunk,
     check_shape,

@@ -16,9 +16,6 @@ import jaxrl_buffers as jb
 
 ROOT = Path(jb.__file__).parents[1]
 NOT_NEEDED = ["pydantic", "optax", "gymnax", "chex", "xxhash", "orbax", "tensorstore", "matplotlib"]
-# replay.py and storage/ still take their dataclasses from flax, which loads these.
-WITH_FLAX = ["flax", "yaml", "rich", "msgpack"]
-STILL = pytest.mark.xfail(strict=True, reason="replay.py and storage/ still import flax.struct")
 
 
 @functools.cache
@@ -29,7 +26,7 @@ def loaded(code):
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", [*NOT_NEEDED, *(pytest.param(name, marks=STILL) for name in WITH_FLAX)])
+@pytest.mark.parametrize("name", NOT_NEEDED)
 def test_importing_loads_neither_this_nor_its_like(name):
     assert name not in loaded("import jaxrl_buffers")
 
@@ -40,7 +37,6 @@ def test_importing_loads_neither_this_nor_its_like(name):
         ("jb.checkpoint.save", "xxhash"),
         ("jb.config.register", "pydantic"),
         ("jb.from_config", "pydantic"),
-        ("jb.from_yaml", "yaml"),
         ("jb.to_config(jb.Uniform())", "pydantic"),
         ("from jaxrl_buffers import checkpoint, from_config", "pydantic"),
     ],

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 

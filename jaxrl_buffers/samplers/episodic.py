@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers.samplers._base import Stateless

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import require_number, require_tuple
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform

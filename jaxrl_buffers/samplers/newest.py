@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.samplers._base import Wrapping

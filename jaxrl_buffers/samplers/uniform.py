@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice
 from jaxrl_buffers._random.integers import random_below

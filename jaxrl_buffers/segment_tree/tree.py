@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._xla import keep, order_after, set_last_wins, sum_in_order
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE

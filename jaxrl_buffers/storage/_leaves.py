@@ -6,9 +6,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._fields import named_field, with_field
 from jaxrl_buffers._xla import keep, set_at, set_row
 from jaxrl_buffers.types import PyTree

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._fields import with_field
 from jaxrl_buffers.storage._leaves import write_wrapped
 from jaxrl_buffers.storage._packing import Element, Form, form_of, pack, unpack

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._fields import check_fields
 from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage import _handles as handles

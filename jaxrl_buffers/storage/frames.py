@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
 from jaxrl_buffers._xla import keep, set_at, stack_bytes
 from jaxrl_buffers.storage import ring

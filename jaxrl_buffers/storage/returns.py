@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import check_fields, field_at, is_no_number, named_field, require_number, shown, with_field
 from jaxrl_buffers.types import PyTree, Scalar
 

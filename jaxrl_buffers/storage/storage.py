@@ -10,8 +10,8 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._fields import named_field
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.reader import Reader

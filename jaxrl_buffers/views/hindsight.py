@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers._fields import field_at, named_field, with_field

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from jaxrl_buffers import _struct as struct
 from jaxrl_buffers._checks import require_integer, require_number
 from jaxrl_buffers._fields import named_field
 from jaxrl_buffers.storage.reader import Reader
