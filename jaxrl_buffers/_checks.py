@@ -13,9 +13,6 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrl_buffers._checked import check
-
-# Until replay.py and storage/ take them from there.
-from jaxrl_buffers._fields import check_fields, field_at, named_field, with_field  # noqa: F401
 from jaxrl_buffers.types import Handle, PyTree
 
 FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs

@@ -7,14 +7,14 @@ or a view which such buffers are made of. All kinds of replay take what `Storage
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
 from jaxrl_buffers.storage import Frames
 from jaxrl_buffers.storage.returns import EpisodicReturns
-from jaxrl_buffers.types import PyTree, Sampler, Scalar, View
+from jaxrl_buffers.types import PyTree, Sampler, Scalar
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 
@@ -47,7 +47,7 @@ def uniform(
     Example:
         >>> buffer = uniform(1_000, num_envs=16)
     """
-    return _replay(Uniform(method=method), NStep(gamma=gamma), length, num_envs, storage)
+    return ReplayBuffer(Uniform(method=method), NStep(gamma=gamma), length=length, num_envs=num_envs, **storage)
 
 
 def n_step(
@@ -64,7 +64,7 @@ def n_step(
     Example:
         >>> buffer = n_step(1_000, num_envs=16, n=3)
     """
-    return _replay(sampler, NStep(n=n, gamma=gamma), length, num_envs, storage)
+    return ReplayBuffer(sampler, NStep(n=n, gamma=gamma), length=length, num_envs=num_envs, **storage)
 
 
 def prioritized(
@@ -153,7 +153,7 @@ def hindsight(
         >>> buffer = hindsight(1_000, num_envs=16, achieved="next_obs", relabel=relabel)
     """
     view = Hindsight(NStep(n=n, gamma=gamma), achieved=achieved, relabel=relabel, strategy=strategy, ratio=ratio)
-    return _replay(sampler, view, length, num_envs, storage)
+    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 
 def sequences(
@@ -174,7 +174,7 @@ def sequences(
         >>> buffer = sequences(1_000, num_envs=16, sequence_length=20, burn_in=10, period=10)
     """
     view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma, within_episode=within_episode)
-    return _replay(sampler, view, length, num_envs, storage)
+    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 
 def rollout(
@@ -201,10 +201,3 @@ def rollout(
         is_normalized=is_normalized,
         returns=returns,
     )
-
-
-def _replay(sampler: Sampler, view: View, length: int, num_envs: int, storage: StorageOptions) -> ReplayBuffer:
-    options: dict[str, Any] = {**storage}
-    if options.get("platform") is None:  # the default, which need not be said
-        options.pop("platform", None)
-    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **options)

@@ -20,14 +20,13 @@ from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import (
     check_chunk,
     check_env_ids,
-    check_fields,
     check_handle,
     check_shape,
-    field_at,
     require_choice,
     require_integer,
     row_structure,
 )
+from jaxrl_buffers._fields import check_fields, field_at
 from jaxrl_buffers._parts import any_says
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.samplers import Uniform

@@ -34,6 +34,8 @@ class PrioritizedState(NamedTuple):
 class Prioritized(struct.PyTreeNode):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.
 
+    This is a sampler, a part of any buffer. `jb.prioritized`, in lower case, makes a whole buffer that draws by it.
+
     New starts get the largest leaf there is, or `initial` if that is larger, or the priority given to `add`.
     Priorities that are negative or not finite change nothing. A changed `alpha` affects later writes;
     `buffer.reprioritize(state)`, best called at once, applies it to all rows.

@@ -19,7 +19,8 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
+from jaxrl_buffers._checks import require_choice, require_integer
+from jaxrl_buffers._fields import check_fields, named_field, with_field
 from jaxrl_buffers._xla import keep, set_at, stack_bytes
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage import rows as rows_module
