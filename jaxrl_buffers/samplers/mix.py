@@ -16,6 +16,7 @@ from flax import struct
 
 from jaxrl_buffers import _shares as shares
 from jaxrl_buffers._checks import require_number, require_tuple
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
@@ -78,7 +79,7 @@ class Mix(struct.PyTreeNode):
         *counts, rest = shares.split(batch_size, self.ratios)
         numbers = [number for number, count in enumerate(counts) if count]
         cases = [*itertools.product((False, True), repeat=len(numbers))]
-        keys = iter(jax.random.split(key, len(numbers) + len(cases)))
+        keys = iter(split(key, len(numbers) + len(cases)))
 
         def drawn(sampler: Sampler, state: PyTree, count: int) -> Draw:
             return sampler.draw(state, storage, next(keys), count, window, progress)
