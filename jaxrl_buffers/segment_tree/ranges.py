@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.segment_tree._parents import NOTHING
 from jaxrl_buffers.segment_tree.search import Room, draw_afresh, fractions, pick, room_of
 from jaxrl_buffers.segment_tree.tree import (
@@ -122,7 +123,7 @@ def draw_ranges(
         [3 0] [1. 1.] 2.0
     """
     has_many = begins.shape[0] > 2**BITS_PER_UNIFORM  # to choose among so many ranges wears a number out
-    key, key_inside = jax.random.split(key) if has_many else (key, None)
+    key, key_inside = jax.random.split(unrolled(key)) if has_many else (unrolled(key), None)
     covers = cover(tree, begins, ends)
     summary = _summarize_all(covers)
     height = num_levels(tree)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers._xla import as_fraction, keep
 from jaxrl_buffers.segment_tree.tree import SegmentTree, Summary, masses, root, rows_by_level, whole_level
 
@@ -145,7 +146,7 @@ def _pick_lane(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.A
 
 def _uniforms(tree: SegmentTree, key: jax.Array, batch_size: int) -> list[jax.Array]:
     """Return the numbers `[B]` that a draw takes, the first for the top; it is the same for every fan-out."""
-    count = 1 + len(_levels_to_redraw(tree))
+    key, count = unrolled(key), 1 + len(_levels_to_redraw(tree))
     if tree.is_wide:  # in one go
         key = jax.random.split(key, 1)[0]
         return jnp.split(jax.random.uniform(key, (count * batch_size,), jnp.float32), count)
