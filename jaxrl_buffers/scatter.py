@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxrl_buffers.types import PyTree
+
+MOST_PAIRS = (
+    1024  # writes that are compared with each other: cheaper on a TPU than to sort them, as long as they are few
+)
 
 
 def set_last_wins(
@@ -26,14 +31,19 @@ def set_last_wins(
 
 
 def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:
-    """Return the same writes in another order, valid only if no later valid one has the same index.
+    """Return the same writes, maybe in another order, valid only if no later valid one has the same index.
 
     Args:
         indices: `int32[B]`; where valid, less than the largest number there is.
         values: leaves `[B]`.
         valid: `bool[B]`.
     """
-    nowhere = jnp.iinfo(indices.dtype).max
+    count, nowhere = indices.shape[0], jnp.iinfo(indices.dtype).max
+    if count <= MOST_PAIRS:
+        places = jnp.where(valid, indices, nowhere)
+        number = np.arange(count)
+        is_later = (places[None] == places[:, None]) & (number[None] > number[:, None])
+        return indices, values, valid & ~jnp.any(is_later, axis=1)
     leaves, structure = jax.tree.flatten(values)
     indices, *leaves = lax.sort((jnp.where(valid, indices, nowhere), *leaves), num_keys=1, is_stable=True)
     is_last = jnp.append(indices[1:] != indices[:-1], True)

@@ -20,6 +20,7 @@ find = jax.jit(segment_tree.find)
 find_between = jax.jit(segment_tree.find_between)
 summarize = jax.jit(segment_tree.reduce)
 draw = jax.jit(segment_tree.draw, static_argnames=("batch_size", "stratified"))
+draw_ranges = jax.jit(segment_tree.draw_ranges, static_argnames=("batch_size", "stratified"))
 
 
 def leaves(tree: segment_tree.SegmentTree) -> np.ndarray:
@@ -101,9 +102,12 @@ def test_a_small_range_keeps_its_mass_beside_a_huge_one(fan_out):
     np.testing.assert_allclose(part.total, 1.4, rtol=1e-6)
 
 
-@pytest.mark.parametrize("path", ["_set_in_order", "_set_without_duplicates"])
-def test_the_last_valid_duplicate_wins(path):
-    """On both ways to set leaves, whichever the platform takes."""
+@pytest.mark.parametrize(
+    ("path", "most_pairs"), [("_set_in_order", 16), ("_set_without_duplicates", 16), ("_set_without_duplicates", 15)]
+)
+def test_the_last_valid_duplicate_wins(path, most_pairs, monkeypatch):
+    """On all ways to set leaves, whichever the platform takes, and however many there are."""
+    monkeypatch.setattr(scatter, "MOST_PAIRS", most_pairs)
     rng = np.random.default_rng(0)
     set_leaves = jax.jit(getattr(scatter, path))
     for _ in range(20):
@@ -241,9 +245,9 @@ def test_stratified_draws_hit_every_stratum_once():
 
 
 @pytest.mark.usefixtures("optimized_code")
-@pytest.mark.parametrize("batch_size", [64, 4096])
+@pytest.mark.parametrize("batch_size", [64, 4096, 30_000])
 @pytest.mark.parametrize("is_ranged", [False, True])
-def test_strata_are_kept_where_random_numbers_are_redrawn(batch_size, is_ranged):
+def test_strata_are_kept_in_large_trees(batch_size, is_ranged):
     """Up to the rounding of float32: in trees of any size, each draw touches its own equal part of the mass."""
     rng = np.random.default_rng(0)
     values = (rng.gamma(0.5, size=40_000) * (rng.random(40_000) > 0.3)).astype(np.float32)
@@ -299,17 +303,20 @@ def test_vmapped_trees_equal_a_loop_over_trees(fan_out):
     chex.assert_trees_all_equal(stacked, jax.tree.map(lambda *parts: np.stack(parts), *single))
 
 
-def test_the_fan_out_changes_no_result_where_sums_are_exact():
-    """Not even a draw, up to the size at which random numbers are drawn afresh on the way."""
-    values = np.random.default_rng(0).integers(0, 4, 1_000).astype(np.float32)
-    thresholds = jnp.arange(values.sum())
+@pytest.mark.usefixtures("optimized_code")
+@pytest.mark.parametrize("size", [5, 1_000, 70_001])
+def test_the_fan_out_changes_no_result_where_sums_are_exact(size):
+    """Not even a draw, whichever way and from whichever range."""
+    values = np.random.default_rng(0).integers(0, 4, size).astype(np.float32)
+    thresholds = jnp.arange(values.sum())[:: 1 + size // 1_000]
+    begins, ends = jnp.array([size - size // 3, 0, size // 4]), jnp.array([size, size // 5, size // 2])
     answers = []
     for fan_out in FAN_OUTS:
         tree = segment_tree.from_leaves(jnp.asarray(values), fan_out)
-        drawn = draw(tree, jax.random.key(3), batch_size=64)
-        answers.append(
-            (drawn, find(tree, thresholds), find_between(tree, 100, 900, thresholds), summarize(tree, 5, 800))
-        )
+        drawn = [draw(tree, jax.random.key(3), 300, stratified) for stratified in (True, False)]
+        drawn += [draw_ranges(tree, jax.random.key(4), 300, begins, ends, stratified) for stratified in (True, False)]
+        found = find(tree, thresholds), find_between(tree, size // 10, size - size // 10, thresholds)
+        answers.append((drawn, found, summarize(tree, size // 200, size - size // 5)))
     for other in answers[1:]:
         chex.assert_trees_all_equal(other, answers[0])
 

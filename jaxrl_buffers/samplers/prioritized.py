@@ -46,8 +46,7 @@ class Prioritized(struct.PyTreeNode):
         initial: the priority of new starts while no larger one is stored.
         eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
         stratified: draw one start from each of `B` equal parts of the mass instead of independently. This holds but
-            for rounding, by less than 1e-6 of the mass, up to a `B` of 4096; with more, neighboring parts may share
-            their draws in large buffers.
+            for rounding, by less than 1e-6 of the mass.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
             `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
         fan_out: of the segment tree: 8 for CPUs, 128 for GPUs and TPUs. It changes nothing but speed, and the last bit

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 WIDE = 32  # rows of so many nodes or more are wide
-NOTHING = (0.0, float("inf"), 0.0)  # the sum, least and largest of no leaves
+NOTHING = tuple(map(np.float32, (0.0, np.inf, 0.0)))  # the sum, least and largest of no leaves
 
 
 def empty(num_rows: int, fan_out: int) -> jax.Array:

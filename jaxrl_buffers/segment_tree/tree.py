@@ -134,7 +134,11 @@ def write(
 
 def root(tree: SegmentTree) -> Summary:
     """Summarize all leaves."""
-    return summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
+    summary = summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
+    if not tree.is_wide:
+        return summary
+    nodes = whole_level(tree, first_small_level(tree))  # in whose extremes no order matters: in one go
+    return Summary(summary.total, jnp.min(nodes[:, 1]), jnp.max(nodes[:, 2]))
 
 
 def count_nonzero(tree: SegmentTree) -> jax.Array:
@@ -184,7 +188,15 @@ def whole_level(tree: SegmentTree, level: int) -> jax.Array:
 
 def summarize(stats: jax.Array) -> Summary:
     """Summarize nodes `[..., 3, M]` over the last axis."""
-    return Summary(_ordered_sum(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
+    total, least, largest = stats[..., 0, :], stats[..., 1, :], stats[..., 2, :]
+    if stats.shape[-1] < WIDE:
+        return Summary(_ordered_sum(total), jnp.min(least, -1), jnp.max(largest, -1))
+    least, largest = lax.reduce((least, largest), NOTHING[1:], _extremes, (least.ndim - 1,))  # in one kernel
+    return Summary(_ordered_sum(total), least, largest)
+
+
+def _extremes(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    return lax.min(one[0], other[0]), lax.max(one[1], other[1])
 
 
 def _ordered_after(valid: jax.Array, total: jax.Array) -> jax.Array:
@@ -205,6 +217,11 @@ def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
 def _first_top_level(num_rows: list[int]) -> int:
     """Return the first level whose rows summarize a level of few rows."""
     return next((level for level, rows in enumerate(num_rows[:-1], 1) if rows <= SMALL_LEVEL), 1)
+
+
+def first_small_level(tree: SegmentTree) -> int:
+    """Return the lowest level of so few rows that it is summarized as a whole."""
+    return _first_top_level(rows_by_level(tree)) - 1
 
 
 def _is_stored(tree: SegmentTree, level: int) -> bool:
