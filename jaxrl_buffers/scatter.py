@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,52 @@ def set_last_wins(
         indices, values, valid = (jnp.concatenate([part, part]) for part in (indices, values, valid))
     otherwise = _set_at_once if unique else _set_without_duplicates
     return lax.platform_dependent(array, indices, values, valid, cpu=_set_in_order, default=otherwise)
+
+
+def set_run(
+    array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
+) -> jax.Array:
+    """Return `array` with `values` set at `begin, begin + 1, ...` where `valid`.
+
+    Args:
+        array: any number of elements.
+        begin: `int32[]`.
+        values: `[M]`, at most `length`.
+        valid: `bool[M]`.
+        length: behind so many elements the run goes on at the first one.
+        wraps: whether it may; if not, one slice less is written.
+    """
+    if values.shape[0] == 1 < length:  # XLA fuses a single slice update into later gathers, and copies the whole array
+        values, valid, wraps = jnp.pad(values, (0, 1)), jnp.pad(valid, (0, 1)), True
+    set_slices = functools.partial(_set_slices, length=length, wraps=wraps)
+    set_at_once = functools.partial(_set_run_at_once, length=length)
+    return lax.platform_dependent(array, begin, values, valid, cuda=set_at_once, rocm=set_at_once, default=set_slices)
+
+
+def _set_run_at_once(array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int) -> jax.Array:
+    """Set it in one kernel, whether it wraps or not."""
+    indices = begin + jnp.arange(values.shape[0], dtype=jnp.int32)
+    return _set_at_once(array, jnp.where(indices < length, indices, indices - length), values, valid)
+
+
+def _set_slices(
+    array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
+) -> jax.Array:
+    """Set it in one or two slices, which no platform has to take apart.
+
+    `dynamic_update_slice` clamps its start, so a run that wraps is rolled by the overhang: its first part then ends
+    at the end, and its last part stands at the beginning.
+    """
+    count = values.shape[0]
+    if not wraps:
+        kept = lax.dynamic_slice_in_dim(array, begin, count)
+        return lax.dynamic_update_slice_in_dim(array, jnp.where(valid, values, kept), begin, axis=0)
+    start = jnp.minimum(begin, length - count)
+    overhang = begin - start
+    values, valid, is_tail = jnp.roll(values, overhang), jnp.roll(valid, overhang), jnp.arange(count) < overhang
+    kept = lax.dynamic_slice_in_dim(array, start, count)
+    array = lax.dynamic_update_slice_in_dim(array, jnp.where(valid & ~is_tail, values, kept), start, axis=0)
+    return lax.dynamic_update_slice_in_dim(array, jnp.where(valid & is_tail, values, array[:count]), 0, axis=0)
 
 
 def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:

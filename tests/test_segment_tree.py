@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from reference import ReferenceSegmentTree
 
 from jaxrl_buffers import host, scatter, segment_tree
+from jaxrl_buffers.segment_tree import runs
 
 SIZES = {4: [65], 8: [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128], 32: [200], 128: [100, 300]}
 SHAPES = [(size, fan_out) for fan_out, sizes in SIZES.items() for size in sizes]
@@ -20,7 +23,6 @@ find = jax.jit(segment_tree.find)
 find_between = jax.jit(segment_tree.find_between)
 summarize = jax.jit(segment_tree.reduce)
 draw = jax.jit(segment_tree.draw, static_argnames=("batch_size", "stratified"))
-draw_ranges = jax.jit(segment_tree.draw_ranges, static_argnames=("batch_size", "stratified"))
 
 
 def leaves(tree: segment_tree.SegmentTree) -> np.ndarray:
@@ -303,22 +305,28 @@ def test_vmapped_trees_equal_a_loop_over_trees(fan_out):
     chex.assert_trees_all_equal(stacked, jax.tree.map(lambda *parts: np.stack(parts), *single))
 
 
-@pytest.mark.usefixtures("optimized_code")
-@pytest.mark.parametrize("size", [5, 1_000, 70_001])
-def test_the_fan_out_changes_no_result_where_sums_are_exact(size):
+@functools.partial(jax.jit, static_argnames="stratified")
+def answers(tree, begins, ends, thresholds, stratified):
+    """Ask everything that can be asked of a tree."""
+    return (
+        segment_tree.draw(tree, jax.random.key(3), 300, stratified),
+        segment_tree.draw_ranges(tree, jax.random.key(4), 300, begins, ends, stratified),
+        segment_tree.find(tree, thresholds),
+        segment_tree.find_between(tree, begins[0], ends[-1], thresholds),
+        segment_tree.reduce(tree, begins[-1], ends[-1]),
+    )
+
+
+@pytest.mark.parametrize(("size", "stratified"), [(5, True), (1_000, False), (70_001, True)])
+def test_the_fan_out_changes_no_result_where_sums_are_exact(size, stratified):
     """Not even a draw, whichever way and from whichever range."""
     values = np.random.default_rng(0).integers(0, 4, size).astype(np.float32)
-    thresholds = jnp.arange(values.sum())[:: 1 + size // 1_000]
-    begins, ends = jnp.array([size - size // 3, 0, size // 4]), jnp.array([size, size // 5, size // 2])
-    answers = []
-    for fan_out in FAN_OUTS:
-        tree = segment_tree.from_leaves(jnp.asarray(values), fan_out)
-        drawn = [draw(tree, jax.random.key(3), 300, stratified) for stratified in (True, False)]
-        drawn += [draw_ranges(tree, jax.random.key(4), 300, begins, ends, stratified) for stratified in (True, False)]
-        found = find(tree, thresholds), find_between(tree, size // 10, size - size // 10, thresholds)
-        answers.append((drawn, found, summarize(tree, size // 200, size - size // 5)))
-    for other in answers[1:]:
-        chex.assert_trees_all_equal(other, answers[0])
+    thresholds = jnp.linspace(0, values.sum(), 500).round()
+    begins, ends = jnp.array([size // 4, 0, size - size // 3]), jnp.array([size // 2, size // 5, size])
+    trees = [segment_tree.from_leaves(jnp.asarray(values), fan_out) for fan_out in FAN_OUTS]
+    first, *others = (answers(tree, begins, ends, thresholds, stratified) for tree in trees)
+    for other in others:
+        chex.assert_trees_all_equal(other, first)
 
 
 @pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
@@ -330,3 +338,54 @@ def test_writes_that_are_promised_to_be_unique(fan_out):
     chex.assert_trees_all_equal(written, segment_tree.from_leaves(expected, fan_out))
     at_once = scatter._set_at_once(jnp.arange(20.0), places, jnp.full(4, 9.0), jnp.array([True, True, True, True]))
     np.testing.assert_array_equal(at_once, expected)
+
+
+RUNS = [("write_run", *shape) for shape in [*SHAPES, (2_000, 4)]]
+RUNS += [("_write_one_by_one", *shape) for shape in [(65, 4), (9, 8), (200, 32), (300, 128)]]
+RUNS += [("_write_slices", *shape) for shape in [(200, 32), (300_000, 32), (100, 128), (300, 128), (40_000, 128)]]
+
+
+@pytest.mark.parametrize(("path", "size", "fan_out"), RUNS)
+def test_runs_of_leaves_match_the_reference(path, size, fan_out):
+    """On every way that a platform may take: of any length, across the end, some entries left out.
+
+    Trees of several stored levels are among them: levels of at most 256 rows are not stored in wide ones.
+    """
+    write_run = jax.jit(getattr(runs, path), static_argnames="wraps")
+    rng = np.random.default_rng(size)
+    expected = rng.integers(0, 4, size).astype(np.float32)
+    tree = segment_tree.from_leaves(jnp.asarray(expected), fan_out)
+    for count in sorted({1, min(2, size), min(fan_out, size), size // 2 or 1, size}):
+        begins = [0, size - 1, int(rng.integers(size)), max(size - count, 0)]
+        for number, begin in enumerate(begins):
+            wraps = begin + count > size or number % 2 == 0  # without wrapping, it may still be said that it might
+            values = rng.integers(0, 9, count).astype(np.float32)
+            where = rng.random(count) < 0.7
+            for offset in np.flatnonzero(where):
+                expected[(begin + offset) % size] = values[offset]
+            tree = write_run(tree, jnp.int32(begin), jnp.asarray(values), jnp.asarray(where), wraps=wraps)
+            chex.assert_trees_all_equal(tree, segment_tree.from_leaves(jnp.asarray(expected), fan_out))
+
+
+def test_what_cannot_be_a_leaf_is_left_out_of_a_run():
+    tree, values = segment_tree.from_leaves(jnp.arange(1.0, 7.0), 128), jnp.array([9, np.nan, -1, np.inf, 8])
+    written = jax.jit(segment_tree.write_run)(tree, jnp.int32(2), values)
+    assert leaves(written).tolist() == [8, 2, 9, 4, 5, 6]
+    chex.assert_trees_all_equal(segment_tree.write_run(tree, jnp.int32(0), jnp.zeros(0)), tree)
+
+
+@pytest.mark.parametrize("path", ["_set_run_at_once", "_set_slices"])
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_runs_are_set_on_every_path(path, length):
+    """Where the array goes on behind the ring, its rest stays as it is."""
+    options = {"length": length} | ({"wraps": True} if path == "_set_slices" else {})
+    set_run = jax.jit(functools.partial(getattr(scatter, path), **options))
+    rng = np.random.default_rng(0)
+    for count in range(1, length + 1):
+        for begin in range(length):
+            expected, values = np.arange(9, dtype=np.float32), rng.random(count).astype(np.float32)
+            valid = rng.random(count) < 0.7
+            got = set_run(jnp.asarray(expected), jnp.int32(begin), values, valid)
+            for offset in np.flatnonzero(valid):
+                expected[(begin + offset) % length] = values[offset]
+            np.testing.assert_array_equal(got, expected)

@@ -16,6 +16,7 @@ from flax import struct
 
 from jaxrl_buffers import _shares as shares
 from jaxrl_buffers._checks import require_number, require_tuple
+from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
@@ -70,6 +71,12 @@ class Mix(struct.PyTreeNode):
     def mark(self, state: MixState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> MixState:
         """Tell all samplers."""
         return self._each(state, lambda sampler, state: sampler.mark(state, slots, legal, priorities))
+
+    def mark_rows(
+        self, state: MixState, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
+    ) -> MixState:
+        """Tell all samplers."""
+        return self._each(state, lambda sampler, state: mark_rows(sampler, state, begin, slots, legal, priorities))
 
     def draw(
         self, state: MixState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar

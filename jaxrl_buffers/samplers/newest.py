@@ -11,6 +11,7 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
@@ -46,6 +47,12 @@ class Newest(struct.PyTreeNode):
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> PyTree:
         """Pass on to the sampler inside."""
         return self.sampler.mark(state, slots, legal, priorities)
+
+    def mark_rows(
+        self, state: PyTree, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
+    ) -> PyTree:
+        """Pass on to the sampler inside."""
+        return mark_rows(self.sampler, state, begin, slots, legal, priorities)
 
     def draw(
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar

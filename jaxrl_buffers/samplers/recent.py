@@ -16,6 +16,7 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
@@ -84,6 +85,12 @@ class Recent(struct.PyTreeNode):
     def mark(self, state: RecentState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> RecentState:
         """Pass on to the sampler inside."""
         return state._replace(sampler=self.sampler.mark(state.sampler, slots, legal, priorities))
+
+    def mark_rows(
+        self, state: RecentState, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
+    ) -> RecentState:
+        """Pass on to the sampler inside."""
+        return state._replace(sampler=mark_rows(self.sampler, state.sampler, begin, slots, legal, priorities))
 
     def draw(
         self, state: RecentState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar

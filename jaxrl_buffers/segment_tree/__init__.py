@@ -8,6 +8,8 @@ parent twice is harmless.
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 
     tree.py       the tree itself: made, read, written
+    runs.py       leaves that stand side by side, written together
+    _sums.py      what rows of nodes amount to
     _parents.py   how its inner nodes lie in memory
     _places.py    places in the mass of a tree, more precise than a float32
     search.py     leaves found by prefix sum, or drawn in proportion to their mass
@@ -16,6 +18,7 @@ Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under don
 
 from jaxrl_buffers.segment_tree._parents import NOTHING
 from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary
 from jaxrl_buffers.segment_tree.ranges import (
     Cover,
     cover,
@@ -24,12 +27,12 @@ from jaxrl_buffers.segment_tree.ranges import (
     reduce,
     reduce_ranges,
 )
+from jaxrl_buffers.segment_tree.runs import write_run
 from jaxrl_buffers.segment_tree.search import draw, find, pick
 from jaxrl_buffers.segment_tree.tree import (
     FAN_OUT,
     SMALL_LEVEL,
     SegmentTree,
-    Summary,
     count_nonzero,
     from_leaves,
     init,
@@ -62,4 +65,5 @@ __all__ = [
     "reduce",
     "reduce_ranges",
     "write",
+    "write_run",
 ]

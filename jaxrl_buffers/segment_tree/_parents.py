@@ -68,6 +68,20 @@ def put_range(parents: jax.Array, begin: int, stats: jax.Array) -> jax.Array:
     return parents
 
 
+def get_run(parents: jax.Array, begin: jax.Array, count: int, fan_out: int) -> jax.Array:
+    """Return the rows `begin..begin+count-1` of wide parents: `[count, 3, F]`."""
+    size = count * fan_out
+    planes = [lax.dynamic_slice_in_dim(parents, start, size) for start in _planes(parents, 1, begin * fan_out)]
+    return jnp.stack([plane.reshape(count, fan_out) for plane in planes], axis=1)
+
+
+def put_run(parents: jax.Array, begin: jax.Array, stats: tuple[jax.Array, ...]) -> jax.Array:
+    """Write the sums, least and largest, `[count]` each, of the nodes of wide parents from node `begin` on."""
+    for start, plane in zip(_planes(parents, 1, begin), stats, strict=True):
+        parents = lax.dynamic_update_slice_in_dim(parents, plane, start, axis=0)
+    return parents
+
+
 def _planes(parents: jax.Array, unit: int, places: jax.Array | int) -> list[jax.Array | int]:
     """Return where the sums, least and largest of wide parents stand, counted in `unit` numbers."""
     size = parents.size // 3 // unit

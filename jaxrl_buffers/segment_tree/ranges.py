@@ -14,17 +14,16 @@ import jax.numpy as jnp
 from jaxrl_buffers.segment_tree import _places as places
 from jaxrl_buffers.segment_tree._parents import NOTHING
 from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary, summarize
 from jaxrl_buffers.segment_tree.search import pick
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
-    Summary,
     masses,
     num_levels,
     read,
     root,
     row_stats,
     rows_by_level,
-    summarize,
 )
 
 

@@ -17,9 +17,9 @@ from jax import lax
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.segment_tree import _places as places
 from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
-    Summary,
     first_small_level,
     masses,
     root,

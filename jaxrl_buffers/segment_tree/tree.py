@@ -13,22 +13,19 @@ cycles by the TPU compiler's estimate, 29 against 41 kernels on the GPU. TPUs la
 from __future__ import annotations
 
 import functools
-import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxrl_buffers.materialized import materialized
 from jaxrl_buffers.scatter import set_last_wins
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
+from jaxrl_buffers.segment_tree._sums import Summary, summarize
 
 FAN_OUT = 8  # children of a node, unless told otherwise
-PARTS = 16  # of a row that are added up in one go
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
 
@@ -50,14 +47,6 @@ class SegmentTree(struct.PyTreeNode):
     def is_wide(self) -> bool:
         """Whether rows are handled as a whole instead of node by node."""
         return self.fan_out >= WIDE
-
-
-class Summary(NamedTuple):
-    """What a range of leaves amounts to."""
-
-    total: jax.Array  # float32[], zero for an empty range
-    least: jax.Array  # float32[], the smallest non-zero leaf; inf when there is none
-    largest: jax.Array  # float32[], zero when there is none
 
 
 def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
@@ -90,7 +79,7 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
     """Build the tree of given leaves in `O(N)`."""
     tree = init(leaves.shape[0], fan_out)
     tree = tree.replace(leaves=tree.leaves.at[: tree.capacity].set(leaves.astype(jnp.float32)))
-    return _recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
+    return recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
 
 
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
@@ -129,7 +118,7 @@ def write(
         rows = lax.div(rows, rows.dtype.type(tree.fan_out))
     else:
         rows = materialized(rows.astype(jnp.uint32) // tree.fan_out, unknown=indices[0])
-    return _recompute_parents(tree.replace(leaves=leaves), rows)
+    return recompute_parents(tree.replace(leaves=leaves), rows)
 
 
 def root(tree: SegmentTree) -> Summary:
@@ -159,10 +148,10 @@ def rows_by_level(tree: SegmentTree) -> list[int]:
 def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return the `(sum, least, largest)` of all nodes of rows of a level: `float32[..., 3, fan_out]`."""
     if level == 0:
-        return _leaf_stats(masses(tree, 0, row))
+        return leaf_stats(masses(tree, 0, row))
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row].get(mode="clip")
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get(nodes, row + offset, tree.fan_out)
 
 
@@ -172,31 +161,18 @@ def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
         return tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row, 0].get(mode="clip")
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get_sums(nodes, row + offset, tree.fan_out)
 
 
 def whole_level(tree: SegmentTree, level: int) -> jax.Array:
     """Return all rows of a level: `float32[rows, 3, fan_out]`."""
     if level == 0:
-        return _leaf_stats(tree.leaves.reshape(-1, tree.fan_out))
+        return leaf_stats(tree.leaves.reshape(-1, tree.fan_out))
     if not _is_stored(tree, level):
         return _level_above(whole_level(tree, level - 1))
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get_range(nodes, offset, offset + rows_by_level(tree)[level], tree.fan_out)
-
-
-def summarize(stats: jax.Array) -> Summary:
-    """Summarize nodes `[..., 3, M]` over the last axis."""
-    total, least, largest = stats[..., 0, :], stats[..., 1, :], stats[..., 2, :]
-    if stats.shape[-1] < WIDE:
-        return Summary(_ordered_sum(total), jnp.min(least, -1), jnp.max(largest, -1))
-    least, largest = lax.reduce((least, largest), NOTHING[1:], _extremes, (least.ndim - 1,))  # in one kernel
-    return Summary(_ordered_sum(total), least, largest)
-
-
-def _extremes(one: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    return lax.min(one[0], other[0]), lax.max(one[1], other[1])
 
 
 def _ordered_after(valid: jax.Array, total: jax.Array) -> jax.Array:
@@ -229,7 +205,7 @@ def _is_stored(tree: SegmentTree, level: int) -> bool:
     return not tree.is_wide or level < _first_top_level(rows_by_level(tree))
 
 
-def _level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
+def level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
     """Return the array that holds a level above the leaves, and the row at which the level begins there."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
@@ -238,49 +214,19 @@ def _level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
     return tree.top, sum(num_rows[first_top:level])
 
 
-def _leaf_stats(leaves: jax.Array) -> jax.Array:
+def leaf_stats(leaves: jax.Array) -> jax.Array:
+    """Return leaves `[..., M]` as nodes `[..., 3, M]`."""
     return jnp.stack([leaves, jnp.where(leaves > 0, leaves, jnp.inf), leaves], axis=-2)
 
 
-def _ordered_sum(values: jax.Array) -> jax.Array:
-    """Sum the last axis in a fixed order: its second half is added to its first, and so on.
-
-    XLA orders the additions of `jnp.sum` differently from program to program; a tree rebuilt from its leaves would then
-    differ from the written one in the last bit.
-    """
-    is_wide = values.shape[-1] >= WIDE
-    if is_wide:
-        values = lax.platform_dependent(values, tpu=_with_last_axis_first, default=lambda values: values)
-    while (width := values.shape[-1]) > 1:
-        # Several halvings at once where that is possible: a TPU takes a kernel for each one that builds on another.
-        num_parts = max(math.gcd(width, PARTS), 2) if is_wide else 2
-        size = width // num_parts
-        parts = [values[..., part * size : (part + 1) * size] for part in range(num_parts)]
-        rest = values[..., num_parts * size :]
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [one + two for one, two in zip(parts[:half], parts[half:], strict=True)]
-        values = jnp.concatenate([parts[0], rest], axis=-1) if rest.shape[-1] else parts[0]
-    return values[..., 0]
-
-
-def _with_last_axis_first(values: jax.Array) -> jax.Array:
-    """Lay values out such that parts of the last axis are whole vectors.
-
-    XLA for TPUs (libtpu 0.0.51) would add up parts of vectors: 11k cycles by its own estimate for 256 rows, not 4k.
-    """
-    axes = range(values.ndim)
-    return with_layout_constraint(values, Layout(major_to_minor=(axes[-1], *axes[:-1])))
-
-
-def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
+def recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
     # XLA turns a scatter of one row into a slice update, fuses that into later gathers, and copies all inner nodes.
     rows = jnp.concatenate([rows, rows]) if rows.shape[0] == 1 else rows
     for level in range(1, first_top):
-        inner, offset = _level_of_parents(tree, level)
+        inner, offset = level_of_parents(tree, level)
         if rows.shape[0] >= num_rows[level - 1]:
             inner = parents.put_range(inner, offset, _level_above(whole_level(tree, level - 1)))
         else:
