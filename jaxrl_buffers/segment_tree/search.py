@@ -138,7 +138,7 @@ def _nodes_to_begin_with(tree: SegmentTree) -> tuple[dict[int, jax.Array], jax.A
     nodes = whole_level(tree, first_small_level(tree))[:, 0]
     found = {}
     for level in range(first_small_level(tree), first):
-        found[level], sums = reach(nodes), jnp.cumsum(nodes, axis=-1)[:, -1]
+        found[level], sums = reach(nodes), jnp.sum(nodes, axis=-1)
         rows = (-1, tree.fan_out) if level + 1 < first else (1, -1)
         nodes = jnp.pad(sums, (0, -sums.shape[0] % abs(rows[1]))).reshape(rows)
     nodes = nodes.reshape(1, -1)
