@@ -21,7 +21,11 @@ from algorithms._gymnax import gymnax
 from algorithms._gymnax import spaces as gymnax_spaces
 from algorithms.goal_environments import Goal
 from algorithms.spaces import Box, Discrete, Space
+from jaxrl_buffers._checks import require_choice
 from jaxrl_buffers.types import PyTree, Scalar, Transition
+
+OBS_DTYPES = ("bool", "uint8")  # smaller ones than those which environments give
+NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # to see whether such a dtype can hold the observations
 
 
 class EnvironmentState(NamedTuple):
@@ -49,6 +53,7 @@ class Environment(struct.PyTreeNode):
         params: its parameters; leaves, so that physics can be vmapped.
         name: what to call it.
         action_space: what an agent may do.
+        obs_dtype: what floating-point leaves of observations are turned into; None to leave them.
 
     Example:
         >>> env = make("CartPole-v1")
@@ -62,6 +67,7 @@ class Environment(struct.PyTreeNode):
     params: PyTree
     name: str = struct.field(pytree_node=False)
     action_space: Space = struct.field(pytree_node=False)
+    obs_dtype: str | None = struct.field(pytree_node=False, default=None)
 
     @property
     def obs(self) -> PyTree:
@@ -133,42 +139,92 @@ class Environment(struct.PyTreeNode):
         action = self.action_space.example
         reset = jax.eval_shape(self.env.reset, key, self.params)
         step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
-        return jax.tree.map(
+        obs, state = jax.tree.map(
             lambda a, b: jax.ShapeDtypeStruct(b.shape, jnp.promote_types(a.dtype, b.dtype)), reset, step
         )
+        return jax.tree.map(lambda leaf: _with_obs_dtype(leaf, self.obs_dtype), obs), state
 
 
-def make(name: str, **options: Any) -> Environment:
-    """Return a registered gymnax environment by name; `options` go to its constructor.
+def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environment:
+    """Return a registered gymnax environment by name.
+
+    Args:
+        name: that of the environment.
+        obs_dtype: `bool` or `uint8`, in which observations take a quarter of the memory of `float32`, in the buffer and
+            on the way there; None to leave them as they are. It is for environments like those of MinAtar, whose
+            observations are zeros and ones: `bool` changes no result. `uint8` is for images of values up to 255, which
+            networks divide by 255. A dtype that cannot hold what is seen in some random steps is refused; to find out
+            takes a second or more, once.
+        **options: for the environment's constructor.
 
     Example:
         >>> make("Pendulum-v1").action_space
         Box(low=(-2.0,), high=(2.0,))
+        >>> make("Breakout-MinAtar", obs_dtype="bool").obs
+        ShapeDtypeStruct(shape=(10, 10, 4), dtype=bool)
     """
     if name not in gymnax.registered_envs:
         near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else "see `gymnax.registered_envs`."
         raise ValueError(f"there is no environment {name!r}; {hint}")
-    return _make(name, tuple(sorted(options.items())))
+    return _make(name, tuple(sorted(options.items())), obs_dtype)
 
 
 @functools.cache  # equal environments share one object, and so their compiled programs
-def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Environment:
+def _make(name: str, options: tuple[tuple[str, Any], ...], obs_dtype: str | None) -> Environment:
     env, params = gymnax.make(name, **dict(options))
-    return wrap(env, params, name)
+    return wrap(env, params, name, obs_dtype)
 
 
-def wrap(env: Any, params: PyTree = None, name: str | None = None) -> Environment:
+def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: str | None = None) -> Environment:
     """Return a gymnax environment that is not registered, ready for training.
 
     Its `terminated` must leave out the time limit, which is what `truncated` is for: behind a time limit there would
     have been more to come, and agents learn how much. A step with both flags counts as terminated, so that nothing
     follows. Runs warn if that is so of every episode that meets its limit; let `terminated` be true of what ends the
     task alone, as gymnax does, which finds `truncated` by `is_truncated(state, params)`.
+
+    `obs_dtype` is as in `make`.
     """
     params = env.default_params if params is None else params
     name = str(env.name) if name is None else name
-    return Environment(env, params, name, _action_space(env.action_space(params), name))
+    environment = Environment(env, params, name, _action_space(env.action_space(params), name))
+    if obs_dtype is None:
+        return environment
+    require_choice("environment", "obs_dtype", obs_dtype, OBS_DTYPES)
+    _check_obs_dtype(environment, obs_dtype)
+    return environment.replace(obs_dtype=obs_dtype)
+
+
+def _check_obs_dtype(env: Environment, obs_dtype: str) -> None:
+    """Take some steps at random; refuse a dtype that does not hold what is seen."""
+
+    def step(state: EnvironmentState, key: jax.Array) -> tuple[EnvironmentState, PyTree]:
+        key_action, key_step = jax.random.split(key)
+        action = env.action_space.sample(key_action, NUM_TRIED_ENVS)
+        state, transition, _ = env.step(state, action, key_step)
+        return state, (transition.obs, transition.next_obs)
+
+    @jax.jit
+    def observations(key: jax.Array) -> PyTree:
+        key_reset, key_steps = jax.random.split(key)
+        keys = jax.random.split(key_steps, NUM_TRIED_STEPS)
+        return jax.lax.scan(step, env.reset(key_reset, NUM_TRIED_ENVS), keys)[1]
+
+    for leaf in jax.tree.leaves(observations(jax.random.key(0))):
+        kept = leaf.astype(_with_obs_dtype(leaf, obs_dtype).dtype).astype(leaf.dtype)
+        lost = np.asarray(leaf)[np.asarray(kept != leaf)]
+        if lost.size:
+            raise ValueError(
+                f"environment(obs_dtype={obs_dtype!r}): {env.name} has observations such as {lost[0]}, which "
+                f"{obs_dtype} cannot hold; leave `obs_dtype` out."
+            )
+
+
+def _with_obs_dtype(leaf: Any, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of a leaf of observations as they are handed on."""
+    is_changed = obs_dtype is not None and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(obs_dtype) if is_changed else leaf.dtype)
 
 
 def _action_space(space: Any, name: str) -> Space:

@@ -77,7 +77,8 @@ def build(settings: Settings) -> Experiment:
 
 def build_environment(settings: Settings) -> Environment:
     """Return the environment, which must be one that the algorithm can act in."""
-    env = environments.make(settings.environment)
+    obs_dtype = None if settings.obs_dtype == "none" else settings.obs_dtype
+    env = environments.make(settings.environment, obs_dtype=obs_dtype)
     if not isinstance(env.action_space, ACTION_SPACES[settings.algorithm]):
         fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
         raise ValueError(

@@ -73,7 +73,7 @@ def look_at_buffer(buffer: ReplayBuffer, states: ReplayState, key: jax.Array, nu
             return ring.age_of_position(state.storage, sample.handle.position, sample.handle.env), sample.weights > 0
 
         progress = jnp.arange(num_rounds, dtype=jnp.float32) / num_rounds
-        starts = statistics.measure(buffer.sampler, buffer.view, state.sampler, state.storage)
+        starts = statistics.measure(buffer, state)
         return starts, *jax.vmap(draw)(jax.random.split(key, num_rounds), progress)
 
     num_seeds = jax.tree.leaves(states)[0].shape[0]

@@ -4,12 +4,28 @@ A buffer is a product, storage x sampler x view:
 
 >>> import jaxrl_buffers as jb
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
+
+The layers, each built on those below it. What begins with an underscore is internal.
+
+    recipes                                    buffers by name: `uniform`, `prioritized`, `hindsight` ...
+    mixture, iteration, rollouts, advantages   several buffers as one; epochs; on-policy data
+    replay                                     `ReplayBuffer`: storage, sampler and view put together
+    samplers, views                            which rows start a sample; what those rows mean
+    starts                                     the legal starts, counted and numbered
+    storage                                    the ring of rows, their episodes, their frames
+    segment_tree                               sums of priorities, and draws in proportion to them
+    types                                      what crosses the borders; the protocols; how to write parts of one's own
+
+Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, where misuse can raise) and `checked`
+(inside, for those who ask). Imported when used: `config` (components from YAML) and `checkpoint` (states on disk).
 """
 
-from jaxrl_buffers import checkpoint, config, host, segment_tree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_buffers import host, samplers, segment_tree, starts, storage, views
 from jaxrl_buffers._checked import checked
 from jaxrl_buffers.advantages import discount_cumsum
-from jaxrl_buffers.config import from_config, from_yaml, to_config
 from jaxrl_buffers.iteration import scan_batches, scan_epochs, scan_minibatches
 from jaxrl_buffers.mixture import Mixture, MixtureHandle, MixtureState
 from jaxrl_buffers.parameters import parameters, with_parameters
@@ -26,11 +42,26 @@ from jaxrl_buffers.recipes import (
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
-from jaxrl_buffers.storage import Frames
+from jaxrl_buffers.storage import Frames, Reader, Ring
 from jaxrl_buffers.storage.episodes import Episode
 from jaxrl_buffers.storage.returns import EpisodicReturns
-from jaxrl_buffers.types import Batch, Draw, Handle, Sample, Sampler, Transition, View, Window
+from jaxrl_buffers.types import (
+    Batch,
+    Draw,
+    Handle,
+    PyTree,
+    Sample,
+    Sampler,
+    Scalar,
+    Transition,
+    View,
+    Window,
+)
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
+
+if TYPE_CHECKING:
+    from jaxrl_buffers import checkpoint, config
+    from jaxrl_buffers.config import from_config, from_yaml, to_config
 
 __version__ = "0.1.0"
 
@@ -50,13 +81,17 @@ __all__ = [
     "NStep",
     "Newest",
     "Prioritized",
+    "PyTree",
+    "Reader",
     "Recent",
     "ReplayBuffer",
     "ReplayState",
+    "Ring",
     "Rollout",
     "RolloutBatch",
     "Sample",
     "Sampler",
+    "Scalar",
     "Sequence",
     "Transition",
     "Uniform",
@@ -76,12 +111,32 @@ __all__ = [
     "parameters",
     "prioritized",
     "rollout",
+    "samplers",
     "scan_batches",
     "scan_epochs",
     "scan_minibatches",
     "segment_tree",
     "sequences",
+    "starts",
+    "storage",
     "to_config",
     "uniform",
+    "views",
     "with_parameters",
 ]
+
+# What needs more than jax and numpy is imported when it is first asked for.
+_MODULES = ("checkpoint", "config")
+_FUNCTIONS = {"from_config": "config", "from_yaml": "config", "to_config": "config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,11 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.core import Tracer
 
 from jaxrl_buffers._checked import check
-from jaxrl_buffers.types import Handle, PyTree, Transition
+from jaxrl_buffers.types import Handle, PyTree
 
 FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs
 INT32_LIMIT = 2**31  # and what counts are kept in
@@ -107,7 +106,7 @@ def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) ->
 
 def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
     """Refuse a list, a single number or a single component; what JAX puts in the place of a tuple passes."""
-    if isinstance(value, (list, int, float, np.number, struct.PyTreeNode)):
+    if isinstance(value, (list, int, float, np.number)) or dataclasses.is_dataclass(value):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
 
 
@@ -128,7 +127,7 @@ def row_structure(example: PyTree) -> PyTree:
         name = jax.tree_util.keystr(path) or "(the example)"
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            raise ValueError(f"init(): leaf {name} is a PRNG key; store `jax.random.key_data(key)` instead.")
+            return jax.ShapeDtypeStruct(array.shape, array.dtype)
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf, jnp.asarray(leaf).dtype)
@@ -201,58 +200,10 @@ def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
     return batch
 
 
-def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
-    """Check that a row has the fields which a view reads, and that the flags among them are single values."""
-    for name in names:
-        try:
-            field_at(row, name)
-        except ValueError as error:
-            raise ValueError(f"init(): {view} needs the field {name!r}; {error}") from None
-    flags = {"terminated", "truncated"} if isinstance(row, Transition) else {"terminated", "truncated"} & {*names}
-    for name in sorted(flags):
-        if getattr(named_field(row, name), "shape", None) != ():
-            raise ValueError(
-                f"init(): {name!r} must be a single flag a transition, but the example has {named_field(row, name)}; "
-                "squeeze it."
-            )
-
-
-def named_field(rows: PyTree, name: str) -> PyTree:
-    """Return a field of stored rows by attribute, key or index; refuse unknown names with a list of the known ones."""
-    if isinstance(rows, dict):
-        fields = rows
-    elif hasattr(rows, "_fields"):
-        fields = rows._asdict()
-    elif isinstance(rows, (tuple, list)):
-        fields = {str(index): value for index, value in enumerate(rows)}
-    elif dataclasses.is_dataclass(rows) and not jax.tree_util.all_leaves([rows]):
-        fields = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
-    else:
-        fields = {}
-    if name not in fields:
-        known = ", ".join(map(str, fields)) or "none: it is a single array"
-        raise ValueError(f"there is no field {name!r} in the stored rows; their fields are: {known}.")
-    return fields[name]
-
-
-def field_at(rows: PyTree, path: str) -> PyTree:
-    """Return the field of stored rows at a dotted path, such as `"obs.image"`."""
-    for name in path.split("."):
-        rows = named_field(rows, name)
-    return rows
-
-
-def with_field(rows: PyTree, name: str, value: PyTree) -> PyTree:
-    """Return rows with one of their named fields changed."""
-    named_field(rows, name)
-    if isinstance(rows, dict):
-        return rows | {name: value}
-    return rows._replace(**{name: value}) if hasattr(rows, "_replace") else dataclasses.replace(rows, **{name: value})
-
-
-def _dtype(leaf: Any) -> np.dtype:
-    return jax.dtypes.canonicalize_dtype(leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype)
+def _dtype(leaf: Any) -> Any:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
+    return dtype if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{np.dtype(dtype).name}[{', '.join(map(str, shape))}]"
+    return f"{dtype}[{', '.join(map(str, shape))}]"

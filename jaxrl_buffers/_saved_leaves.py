@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Protocol
 
 import jax
@@ -20,6 +20,8 @@ import xxhash
 from jaxrl_buffers import segment_tree
 from jaxrl_buffers._durable import NewFile
 from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.storage._leaves import Leaves
+from jaxrl_buffers.storage._words import PackedLeaf, Words
 from jaxrl_buffers.types import PyTree
 
 BLOCK_BYTES = 2**22
@@ -41,19 +43,49 @@ class Damage(Exception):
     """What was read is not what was written."""
 
 
-def flatten(state: PyTree) -> tuple[dict[str, Any], Any]:
-    """Return the leaves by path, segment trees counting as leaves, and the structure above them."""
-    leaves, structure = jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree))
-    return {jax.tree_util.keystr(path) or "(the state)": leaf for path, leaf in leaves}, structure
+def flatten(state: PyTree) -> dict[str, Any]:
+    """Return the leaves by path. A segment tree counts as one; rows are the tree of their leaves in every layout."""
+    leaves = {}
+    for path, node in _nodes(state)[0]:
+        inner = jax.tree.leaves_with_path(node.stored_leaves, is_leaf=_is_packed) if _is_rows(node) else [((), node)]
+        leaves |= {jax.tree_util.keystr((*path, *inside)) or "(the state)": leaf for inside, leaf in inner}
+    return leaves
+
+
+def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
+    """Return the state whose leaves, in the order of `flatten`, are these; rows get the layout of those of `like`."""
+    nodes, structure = _nodes(like)
+    values = iter(leaves)
+
+    def rebuilt(node: Any) -> Any:
+        if not _is_rows(node):
+            return next(values)
+        return node.with_tree(jax.tree.map(lambda _: next(values), node.stored_leaves, is_leaf=_is_packed))
+
+    return jax.tree.unflatten(structure, [rebuilt(node) for _, node in nodes])
+
+
+def _nodes(state: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
+    """Return everything that is saved and restored as one, with its path, and the structure above it."""
+    return jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree) or _is_rows(node))
+
+
+def _is_rows(node: Any) -> bool:
+    return isinstance(node, Leaves | Words)
+
+
+def _is_packed(leaf: Any) -> bool:
+    return isinstance(leaf, PackedLeaf)
 
 
 def kinds(state: PyTree) -> dict[str, str]:
     """Spell what each leaf is, by path; the same for an array and for its `ShapeDtypeStruct`."""
-    return {name: _kind(name, leaf) for name, leaf in flatten(state)[0].items()}
+    return {name: _kind(name, leaf) for name, leaf in flatten(state).items()}
 
 
 def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
     """Append the value of a leaf; return the record by which it is found and checked."""
+    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     record: dict[str, Any] = {"kind": _kind(name, leaf)}
     if _is_number(leaf):
         return record | {"number": leaf}
@@ -72,9 +104,9 @@ def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any
         return record["number"]
     if "array" not in record:
         return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
-    if isinstance(like, np.ndarray | np.generic):
+    if isinstance(like, np.ndarray | np.generic | PackedLeaf) and not _is_key(like):
         array = arrays.to_numpy(record["array"])
-        return array if isinstance(like, np.ndarray) else array[()]
+        return array[()] if isinstance(like, np.generic) else array
     dtype = _array_dtype(like)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f"leaf {name} is {dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")

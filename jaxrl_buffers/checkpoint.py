@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import xxhash
 
 import jaxrl_buffers
@@ -135,7 +134,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
     """Write the files of a step into a folder, and bring them and their names to the disk."""
-    leaves, _ = saved_leaves.flatten(state)
+    leaves = saved_leaves.flatten(state)
     with durable.new_file(folder / _ARRAYS) as file:
         records = {name: saved_leaves.write(file, name, leaf) for name, leaf in leaves.items()}
     manifest = {
@@ -223,12 +222,12 @@ def _check_manifest(step: Path, manifest: dict[str, Any]) -> None:
 
 
 def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
-    leaves, structure = saved_leaves.flatten(like)
+    leaves = saved_leaves.flatten(like)
     records = manifest["leaves"]
 
     def rebuild(arrays: saved_leaves.Arrays) -> PyTree:
-        values = [saved_leaves.rebuild(name, leaf, records[name], arrays) for name, leaf in leaves.items()]
-        return jax.tree.unflatten(structure, values)
+        values = (saved_leaves.rebuild(name, leaf, records[name], arrays) for name, leaf in leaves.items())
+        return saved_leaves.unflatten(like, values)
 
     try:
         if manifest["format_version"] == orbax_arrays.FORMAT_VERSION:

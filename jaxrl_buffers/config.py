@@ -222,24 +222,33 @@ def _told(schema: _Schema, error: pydantic.ValidationError) -> list[tuple[tuple[
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return what a component is made with; the place of a flax module inside another one is no part of that."""
-    parameters = dict(inspect.signature(factory).parameters)
+    """Return what a component is made with; the place of a flax module inside another one is no part of that.
+
+    What a function takes as `**options: Unpack[SomeTypedDict]` counts as parameters with a default.
+    """
+    hints = typing.get_type_hints(factory)
     is_module = inspect.isclass(factory) and issubclass(factory, linen.Module)
-    return {key: one for key, one in parameters.items() if not (is_module and key in ("parent", "name"))}
+    found = {}
+    for key, parameter in inspect.signature(factory).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and typing.get_origin(hints[key]) is typing.Unpack:
+            for option, hint in typing.get_type_hints(*typing.get_args(hints[key])).items():
+                found[option] = inspect.Parameter(option, parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        elif not (is_module and key in ("parent", "name")):
+            found[key] = parameter.replace(annotation=hints[key])
+    return found
 
 
 @functools.cache
 def _schema(factory: Callable[..., Any], keys: tuple[str, ...] | None = None) -> _Schema:
     """Derive a schema from the annotations and defaults of a component, or of some `keys`, then none of them needed."""
-    hints = typing.get_type_hints(factory)
     parameters = {key: one for key, one in _parameters(factory).items() if keys is None or key in keys}
     fields: dict[str, Any] = {
-        key: (_checked(hints[key]), ... if parameter.default is parameter.empty and keys is None else parameter.default)
-        for key, parameter in parameters.items()
+        key: (_checked(one.annotation), ... if one.default is one.empty and keys is None else one.default)
+        for key, one in parameters.items()
     }
     options = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
     model = pydantic.create_model(factory.__name__, __config__=options, **fields)
-    return _Schema(model, {key: _words(hints[key]) for key in parameters})
+    return _Schema(model, {key: _words(one.annotation) for key, one in parameters.items()})
 
 
 def _checked(hint: Any) -> Any:

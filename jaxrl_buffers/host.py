@@ -34,7 +34,7 @@ def sample(
             f"sample() needs at least {max(at_least, 1)} legal starts, but {num_valid} are stored; add more rows first."
         )
     if any_says("balanced", buffer.sampler):
-        counts = starts.count_of_every_env(state.storage, starts.legal_window(state.storage, buffer.view))
+        counts = starts.count_of_every_env(state.storage, buffer.window(state))
         if empty := np.flatnonzero(np.asarray(counts) == 0).tolist():
             raise ValueError(
                 f"sample() draws from every environment alike, but {empty} hold no legal start; add rows to them "
@@ -55,7 +55,7 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
         )
     rows, whole = buffer.gather_all(state)
     is_whole = np.logical_and.reduce(np.asarray(whole)[: sizes[0]], axis=1)
-    earliest = is_whole[: getattr(state.storage.frames, "lookback", 0)]
+    earliest = is_whole[: buffer.storage.lookback]
     begin = int(np.logical_and.accumulate(~earliest).sum())
     if num_lost := int((~is_whole[begin:]).sum()):
         raise ValueError(

@@ -99,7 +99,7 @@ def scan_epochs(
         starts_per_env = -(-(length - buffer.view.lookahead - buffer.lookback) // buffer.view.stride)
         num_batches = -(-num_envs * starts_per_env // batch_size)
     require_integer("scan_epochs", "num_batches", num_batches, 1)
-    window = starts.legal_window(state.storage, buffer.view)
+    window = buffer.window(state)
     count = starts.count(state.storage, window)
     key = unrolled(key)
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers import _shares as shares
 from jaxrl_buffers._checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.samplers.mix import split_batch
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 
 
@@ -133,7 +133,7 @@ class Mixture(struct.PyTreeNode):
     def counts(self, batch_size: int) -> list[int]:
         """Return how many samples of a batch each buffer gives."""
         ratios = self.ratios or (1,) * len(self.buffers)
-        return shares.split(batch_size, [ratio / sum(ratios) for ratio in ratios])[: len(ratios)]
+        return split_batch(batch_size, [ratio / sum(ratios) for ratio in ratios])[: len(ratios)]
 
     def update_priorities(
         self, state: MixtureState, handle: MixtureHandle, priorities: jax.Array, mask: jax.Array | None = None

@@ -1,25 +1,53 @@
-"""The buffers that people ask for by name, each nothing but a product of storage, sampler and view."""
+"""The buffers that people ask for by name, each nothing but a product of storage, sampler and view.
+
+A name in lower case makes a buffer: `jb.prioritized(1_000)`. The class of a like name, `jb.Prioritized()`, is a sampler
+or a view which such buffers are made of. All kinds of replay take what `StorageOptions` lists by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, TypedDict, Unpack
 
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.storage import Frames
+from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.types import PyTree, Sampler, Scalar
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 
+class StorageOptions(TypedDict, total=False):
+    """How a buffer stores its rows; see `ReplayBuffer`, of which these are parameters.
+
+    Example:
+        >>> from jaxrl_buffers import EpisodicReturns, Frames
+        >>> options = StorageOptions(frames=Frames(stack=4), returns=EpisodicReturns())
+        >>> buffer = prioritized(1_000, num_envs=16, **options)
+    """
+
+    lockstep: bool  # one cursor for all environments; True unless given
+    returns: EpisodicReturns | None  # record episodic returns
+    frames: Frames | None  # keep observations once
+    keep_episodes: bool  # keep the episode index in any case
+    platform: Literal["cpu", "gpu", "tpu"] | None  # where it will run; None: the buffer finds out
+
+
 def uniform(
-    length: int, num_envs: int = 1, *, gamma: Scalar = 0.99, method: str = "independent", lockstep: bool = True
+    length: int,
+    num_envs: int = 1,
+    *,
+    gamma: Scalar = 0.99,
+    method: str = "independent",
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return the classic replay buffer: uniform draws of single transitions.
 
     Example:
         >>> buffer = uniform(1_000, num_envs=16)
     """
-    return ReplayBuffer(Uniform(method=method), NStep(gamma=gamma), length=length, num_envs=num_envs, lockstep=lockstep)
+    return ReplayBuffer(Uniform(method=method), NStep(gamma=gamma), length=length, num_envs=num_envs, **storage)
 
 
 def n_step(
@@ -29,14 +57,14 @@ def n_step(
     n: int,
     gamma: Scalar = 0.99,
     sampler: Sampler = Uniform(),
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return a buffer of n-step transitions.
 
     Example:
         >>> buffer = n_step(1_000, num_envs=16, n=3)
     """
-    return ReplayBuffer(sampler, NStep(n=n, gamma=gamma), length=length, num_envs=num_envs, lockstep=lockstep)
+    return ReplayBuffer(sampler, NStep(n=n, gamma=gamma), length=length, num_envs=num_envs, **storage)
 
 
 def prioritized(
@@ -47,14 +75,17 @@ def prioritized(
     beta: Scalar = 0.4,
     n: int = 1,
     gamma: Scalar = 0.99,
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return prioritized replay (PER) of single or n-step transitions.
+
+    This is a whole buffer. Its sampler alone is `Prioritized`, with more settings, for any other product: that of
+    sequences drawn by priority, for example, is `sequences(..., sampler=Prioritized())`.
 
     Example:
         >>> buffer = prioritized(1_000, num_envs=16, n=3)
     """
-    return n_step(length, num_envs, n=n, gamma=gamma, sampler=Prioritized(alpha=alpha, beta=beta), lockstep=lockstep)
+    return n_step(length, num_envs, n=n, gamma=gamma, sampler=Prioritized(alpha=alpha, beta=beta), **storage)
 
 
 def emphasize_recent(
@@ -67,7 +98,7 @@ def emphasize_recent(
     n: int = 1,
     gamma: Scalar = 0.99,
     sampler: Sampler = Uniform(),
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return replay that emphasizes recent experience (ERE), uniformly or by priority: `sampler=Prioritized()`.
 
@@ -75,7 +106,7 @@ def emphasize_recent(
         >>> buffer = emphasize_recent(100_000, num_envs=16, eta=0.996)
     """
     recent = Recent(sampler, eta=eta, c_min=c_min, adaptive=adaptive)
-    return n_step(length, num_envs, n=n, gamma=gamma, sampler=recent, lockstep=lockstep)
+    return n_step(length, num_envs, n=n, gamma=gamma, sampler=recent, **storage)
 
 
 def guarantee_recent(
@@ -87,7 +118,7 @@ def guarantee_recent(
     n: int = 1,
     gamma: Scalar = 0.99,
     sampler: Sampler = Uniform(),
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return replay in which at least `ratio` of a batch comes from each environment's newest `num_starts` starts.
 
@@ -99,7 +130,7 @@ def guarantee_recent(
     inside = sampler if isinstance(sampler, Uniform) else Uniform("stratified")
     newest = Newest(num_starts, inside, max_share=ratio)
     mix = Mix(sampler, others=(newest,), ratios=(ratio,))
-    return n_step(length, num_envs, n=n, gamma=gamma, sampler=mix, lockstep=lockstep)
+    return n_step(length, num_envs, n=n, gamma=gamma, sampler=mix, **storage)
 
 
 def hindsight(
@@ -113,7 +144,7 @@ def hindsight(
     n: int = 1,
     gamma: Scalar = 0.99,
     sampler: Sampler = Uniform(),
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return hindsight experience replay (HER) of single or n-step transitions; see `Hindsight`.
 
@@ -122,7 +153,7 @@ def hindsight(
         >>> buffer = hindsight(1_000, num_envs=16, achieved="next_obs", relabel=relabel)
     """
     view = Hindsight(NStep(n=n, gamma=gamma), achieved=achieved, relabel=relabel, strategy=strategy, ratio=ratio)
-    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, lockstep=lockstep)
+    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 
 def sequences(
@@ -135,7 +166,7 @@ def sequences(
     gamma: Scalar = 0.99,
     within_episode: bool = False,
     sampler: Sampler = Uniform(),
-    lockstep: bool = True,
+    **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
     """Return a buffer of sequences, for recurrent agents; see `Sequence`.
 
@@ -143,7 +174,7 @@ def sequences(
         >>> buffer = sequences(1_000, num_envs=16, sequence_length=20, burn_in=10, period=10)
     """
     view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma, within_episode=within_episode)
-    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, lockstep=lockstep)
+    return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 
 def rollout(

@@ -20,22 +20,23 @@ from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import (
     check_chunk,
     check_env_ids,
-    check_fields,
     check_handle,
     check_shape,
-    field_at,
+    require_choice,
     require_integer,
     row_structure,
 )
+from jaxrl_buffers._fields import check_fields, field_at
 from jaxrl_buffers._parts import any_says
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.samplers._marking import mark, mark_oldest
-from jaxrl_buffers.storage import Frames, episodes, frames, ring
+from jaxrl_buffers.storage import EpisodicReturns, Frames, Reader, Ring, Storage, episodes, ring
+from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage import _handles as handles
-from jaxrl_buffers.storage.returns import EpisodicReturns
-from jaxrl_buffers.storage.ring import Reader, Ring, Rows
-from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View
+from jaxrl_buffers.storage.episodes import Episodes
+from jaxrl_buffers.storage.rows import PLATFORMS
+from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View, Window
 from jaxrl_buffers.views import NStep
 
 
@@ -59,6 +60,8 @@ class ReplayBuffer(struct.PyTreeNode):
         returns: record episodic returns, such as `EpisodicReturns(gamma=0.99)`.
         frames: keep observations once, such as `Frames(stack=4)`.
         keep_episodes: keep the episode index, for `episode(state, handle)`, also if no other part asks for it.
+        platform: for which rows and priorities are laid out in memory: `"cpu"`, `"gpu"` or `"tpu"`; by default the one
+            that JAX uses. It changes how fast the buffer is, and nothing else but the last bit of sums.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -80,6 +83,7 @@ class ReplayBuffer(struct.PyTreeNode):
     returns: EpisodicReturns | None = struct.field(default=None, kw_only=True)
     frames: Frames | None = struct.field(default=None, kw_only=True)
     keep_episodes: bool = struct.field(pytree_node=False, default=False, kw_only=True)
+    platform: str | None = struct.field(pytree_node=False, default=None, kw_only=True)
 
     def __post_init__(self):
         require_integer("ReplayBuffer", "length", self.length, 1)
@@ -89,6 +93,8 @@ class ReplayBuffer(struct.PyTreeNode):
                 f"ReplayBuffer(length={self.length}, num_envs={self.num_envs}): fewer than {ring.POSITION_LIMIT} slots "
                 "can be counted in 32 bits; shorten the ring."
             )
+        if self.platform is not None:
+            require_choice("ReplayBuffer", "platform", self.platform, PLATFORMS)
         if hasattr(self.view, "draw") or hasattr(self.sampler, "lookahead"):
             raise ValueError("ReplayBuffer(): a sampler stands in the place of the view, or a view in the sampler's.")
         if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
@@ -114,21 +120,24 @@ class ReplayBuffer(struct.PyTreeNode):
             )
 
     @property
+    def storage(self) -> Storage:
+        """How rows are stored and read; its state is `state.storage`."""
+        fit = fits.Fit(self.view.lookahead, self.view.stride)
+        is_asked = self.keep_episodes or any_says("needs_episodes", self.view, self.sampler)
+        index = Episodes(self.returns, fit, is_asked or self.returns is not None, fits.are_needed(self.view))
+        layers = (index,) if self.frames is None else (self.frames, index)
+        return Storage(layers, self.length, self.num_envs, self.lockstep, self.platform)
+
+    @property
     def lookback(self) -> int:
         """How many older rows a start needs: those that the view reads, and those that hold its frames."""
-        return self.view.lookback + (self.frames.stack - 1 if isinstance(self.frames, Frames) else 0)
+        return self.view.lookback + self.storage.lookback
 
     def init(self, example: PyTree) -> ReplayState:
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, type(self.view).__name__, self.view.fields)
-        shape = (self.length, self.num_envs)
-        storage = ring.init(self._kept(structure), *shape, self.lockstep)
-        if self.frames is not None:
-            storage = storage._replace(frames=self.frames.init(structure, shape))
-        if self.keep_episodes or self.returns is not None or any_says("needs_episodes", self.view, self.sampler):
-            storage = storage._replace(episodes=episodes.init(structure, shape, self.returns, self.view))
-        return ReplayState(storage, self.sampler.init(shape))
+        return ReplayState(self.storage.init(structure), self.sampler.init((self.length, self.num_envs)))
 
     def add(
         self,
@@ -154,8 +163,7 @@ class ReplayBuffer(struct.PyTreeNode):
         if env_ids is not None and mask is not None:
             raise ValueError("add() got both `env_ids` and `mask`; pass one of them.")
         env = _chosen_envs(storage, env_ids, mask)
-        structure = ring.row_structure(storage) if self.frames is None else self.frames.row_structure(storage)
-        num_rows = check_chunk(chunk, structure, ring.shape(storage)[0], env.shape[0])
+        num_rows = check_chunk(chunk, self.storage.structure(storage), ring.shape(storage)[0], env.shape[0])
         if mask is not None:
             check_shape("add", "mask", mask, (num_rows, env.shape[0]), (env.shape[0],))
         if priorities is not None:
@@ -171,24 +179,17 @@ class ReplayBuffer(struct.PyTreeNode):
         env: jax.Array,
         mask: jax.Array | None,
     ) -> ReplayState:
-        storage = state.storage
-        num_rows = jax.tree.leaves(chunk)[0].shape[0]
-        if ring.is_lockstep(storage):
-            rows = Rows(chunk, env, jnp.full(env.shape, num_rows, jnp.int32))
-            written = ring.write(storage, self._kept(chunk))
-        else:
-            rows, priorities = ring.rows_of_chunk(chunk, priorities, env, mask)
-            written = ring.write_at(storage, rows._replace(data=self._kept(rows.data)))
-        if self.frames is not None:
-            written = self.frames.record(storage, written, rows)
-        written = episodes.record(storage, written, rows, self.returns, self.view)
+        storage, lookahead = state.storage, self.view.lookahead
+        rows, priorities = ring.sort_chunk(chunk, priorities, env, mask)
+        written = self.storage.add(storage, rows)
         if priorities is not None:
-            not_given = jnp.full((self.view.lookahead, env.shape[0]), -1, jnp.float32)
+            not_given = jnp.full((lookahead, env.shape[0]), -1, jnp.float32)
             priorities = jnp.concatenate([not_given, priorities])
-        offset = jnp.arange(-self.view.lookahead, num_rows, dtype=jnp.int32)[:, None]
+        offset = jnp.arange(-lookahead, rows.num_rows, dtype=jnp.int32)[:, None]
         position = ring.of_env(storage.head, env[None]) + offset
-        sampler = mark(self.sampler, self.view, state.sampler, written, position, env, priorities)
-        return ReplayState(written, mark_oldest(self.sampler, self.view, sampler, written, env))
+        window = self._window(written)
+        sampler = mark(self.sampler, state.sampler, written, window, position, env, priorities)
+        return ReplayState(written, mark_oldest(self.sampler, sampler, written, window, self.lookback, env))
 
     def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch; consumes `key`.
@@ -208,7 +209,7 @@ class ReplayBuffer(struct.PyTreeNode):
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:
         key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
-        window = starts.legal_window(state.storage, self.view)
+        window = self._window(state.storage)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
         check(lambda: jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
         return self.assemble(state, draw, key_view)
@@ -232,7 +233,7 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @jax.jit
     def _read(self, state: ReplayState, handle: Handle, key: jax.Array, progress: Scalar) -> Sample:
-        window = starts.legal_window(state.storage, self.view)
+        window = self._window(state.storage)
         slots, live = handles.locate(state.storage, handle)
         slots = jnp.where(live, slots, 0)
         legal = live & starts.is_legal_slot(state.storage, window, slots)
@@ -248,7 +249,7 @@ class ReplayBuffer(struct.PyTreeNode):
         self, state: ReplayState, slots: jax.Array, valid: jax.Array, weights: jax.Array, key: jax.Array
     ) -> Sample:
         slots = jnp.where(valid, slots, 0)
-        reader = self._reader(state.storage)
+        reader = self.storage.reader(state.storage)
         batch = _masked(self.view(reader, slots, key), valid)
         handle = handles.of_slots(state.storage, slots, valid)
         if not isinstance(batch, Batch):
@@ -256,22 +257,6 @@ class ReplayBuffer(struct.PyTreeNode):
         elif batch.mask.ndim == 1:
             valid = batch.mask
         return Sample(batch, handle, jnp.where(valid, weights, 0))
-
-    def _kept(self, rows: PyTree) -> PyTree:
-        """Return what the ring itself holds of rows."""
-        return rows if self.frames is None else frames.without_observations(rows)
-
-    def _rows(self, storage: Ring) -> Reader:
-        """Return a reader of rows as they were added."""
-        return Reader(storage) if self.frames is None else self.frames.reader(storage)
-
-    def _reader(self, storage: Ring) -> Reader:
-        reader, returns = self._rows(storage), self.returns
-        if returns is None:
-            return reader
-        return reader.map(
-            lambda rows, row, env: returns.attach(rows, episodes.returns_of_rows(storage, returns, row, env))
-        )
 
     def update_priorities(
         self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None
@@ -308,7 +293,7 @@ class ReplayBuffer(struct.PyTreeNode):
         """
         length, num_envs = ring.shape(state.storage)
         slots = jnp.arange(length * num_envs, dtype=jnp.int32)
-        legal = starts.is_legal_slot(state.storage, starts.legal_window(state.storage, self.view), slots)
+        legal = starts.is_legal_slot(state.storage, self._window(state.storage), slots)
         return state._replace(sampler=self.sampler.reprioritize(state.sampler, legal))
 
     def observe(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
@@ -316,12 +301,29 @@ class ReplayBuffer(struct.PyTreeNode):
         return state._replace(sampler=self.sampler.observe(state.sampler, mean_return))
 
     def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
-        """Return scalars to look at, in `O(T N log(T N))`; see `statistics.summarize`."""
-        return statistics.summarize(self.sampler, self.view, state.sampler, state.storage, progress)
+        """Return scalars to look at, in `O(T N log(T N))`.
+
+        * `size`: stored slots; `fill`: their part of the capacity; `num_starts`: legal starts.
+        * `episodes`: stored episodes, whole or not, if the buffer keeps an index of them.
+        * `lost_finals`: stored rows whose final observation is not kept any more, if the buffer has `frames`.
+        * `age_<quantile>`: age in rows of the legal starts; `drawn_age_<quantile>`: of what the sampler draws.
+        * `priority_<quantile>`: the masses in proportion to which legal starts are drawn, such as
+          `(priority + epsilon)^alpha`; zero outside the window of a sampler that leaves old rows out.
+
+        Quantiles `min`, `q25`, `median`, `q75` and `max` are values that occur; NaN while there is nothing.
+        """
+        return statistics.summarize(self, state, progress)
+
+    def window(self, state: ReplayState) -> Window:
+        """Return which ages a sample may start at."""
+        return self._window(state.storage)
+
+    def _window(self, storage: Ring) -> Window:
+        return starts.legal_window(storage, self.view, self.lookback)
 
     def num_valid(self, state: ReplayState) -> jax.Array:
         """Count the legal starts."""
-        return starts.count(state.storage, starts.legal_window(state.storage, self.view))
+        return starts.count(state.storage, self._window(state.storage))
 
     def can_sample(self, state: ReplayState, at_least: int = 1) -> jax.Array:
         """Tell whether there are `at_least` legal starts."""
@@ -346,7 +348,7 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @functools.partial(jax.jit, static_argnames="num_rows")
     def _slice(self, storage: Ring, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        return self._rows(storage).oldest(start, num_rows)
+        return self.storage.reader(storage, as_added=True).oldest(start, num_rows)
 
     def gather_all(self, state: ReplayState) -> tuple[PyTree, jax.Array]:
         """Return leaves `[T, N, ...]` in order of time, oldest first, and `bool[T, N]` telling which are whole."""
@@ -377,8 +379,9 @@ class ReplayBuffer(struct.PyTreeNode):
         offset = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
         oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
         dropped = storage._replace(size=size)
-        sampler = mark(self.sampler, self.view, state.sampler, dropped, oldest + offset, env, only_dead=True)
-        return size, mark_oldest(self.sampler, self.view, sampler, dropped, env)
+        window = self._window(dropped)
+        sampler = mark(self.sampler, state.sampler, dropped, window, oldest + offset, env, only_dead=True)
+        return size, mark_oldest(self.sampler, sampler, dropped, window, self.lookback, env)
 
     def clear(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
         """Forget all rows (of `env_ids` only) with their priorities, in `O(T N)`; old handles stay stale for ever."""
@@ -398,12 +401,11 @@ class ReplayBuffer(struct.PyTreeNode):
     @functools.partial(jax.jit, static_argnames="name")
     def _field(self, storage: Ring, name: str, slots: jax.Array) -> tuple[PyTree, jax.Array]:
         row, env = ring.unravel(storage, slots)
-        return field_at(self._rows(storage).read(row, env), name), frames.has_field(storage, name, row, env)
+        reader = self.storage.reader(storage, as_added=True)
+        return field_at(reader.read(row, env), name), reader.is_complete(row, env, name.split(".")[0])
 
     def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
         """Tell where the episodes of the rows that handles of any shape name begin and end, in constant time."""
-        if not isinstance(state.storage.episodes, episodes.EpisodeIndex):
-            raise ValueError("episode() asks the episode index, which this buffer has none; pass `keep_episodes=True`.")
         return episodes.describe(state.storage, handle)
 
     def mark_break(self, state: ReplayState, env_ids: jax.Array | None = None) -> ReplayState:
@@ -420,7 +422,7 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @jax.jit
     def _mark_break(self, state: ReplayState, where: jax.Array) -> ReplayState:
-        return state._replace(storage=episodes.mark_break(frames.mark_break(state.storage, where), self.returns, where))
+        return state._replace(storage=self.storage.mark_break(state.storage, where))
 
 
 def _chosen_envs(storage: Ring, env_ids: Any, mask: Any = None) -> jax.Array:

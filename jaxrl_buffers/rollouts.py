@@ -15,18 +15,19 @@ from flax import struct
 
 from jaxrl_buffers._checks import (
     check_chunk,
-    check_fields,
     check_shape,
-    named_field,
     require_choice,
     require_integer,
     require_number,
     row_structure,
 )
+from jaxrl_buffers._fields import check_fields, named_field
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Reader, Ring
+from jaxrl_buffers.storage._leaves import Leaves
+from jaxrl_buffers.storage.reader import Reader
+from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 RETURNS = ("lambda", "rewards_to_go")
@@ -139,7 +140,7 @@ class Rollout(struct.PyTreeNode):
                 follow a truncated row at once; else the rows of its path stay masked.
         """
         length, num_envs = ring.shape(state)
-        num_rows = check_chunk(chunk, ring.row_structure(state).transition, length, num_envs)
+        num_rows = check_chunk(chunk, state.rows.structure.transition, length, num_envs)
         is_closed = jnp.asarray(chunk.terminated, bool)
         if next_value is not None:
             check_shape("add", "next_value", next_value, (num_rows, num_envs))
@@ -168,7 +169,7 @@ class Rollout(struct.PyTreeNode):
         rows = RolloutRow(
             rows.transition, rows.is_closed.at[newest].set(closed | where), rows.last_value.at[newest].set(worth)
         )
-        return state._replace(data=rows)
+        return state._replace(rows=Leaves(rows))
 
     @jax.jit
     def batch(self, state: Ring) -> RolloutBatch:

@@ -11,27 +11,26 @@ from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import View, Window
 
 
-def legal_window(storage: Ring, view: View) -> Window:
-    """Return which ages a sample of `view` may start at."""
+def legal_window(storage: Ring, view: View, lookback: int) -> Window:
+    """Return which ages a sample of `view` may start at; `buffer.window(state)` is how to get it.
+
+    Args:
+        storage: the ring.
+        view: what samples mean.
+        lookback: how many older rows a start needs, those that hold its frames included.
+    """
     newest = jnp.full_like(storage.size, view.lookahead)
     if view.stride > 1:
         # Starts stand at positions that are multiples of the stride; so is the modulus of positions.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
     fit = view.lookahead if fits.are_needed(view) else 0
-    if fit and not (
-        isinstance(storage.episodes, episodes.EpisodeIndex) and isinstance(storage.episodes.fits, fits.Fits)
-    ):
+    if fit and not fits.are_counted(storage):
         raise ValueError(
             f"{view!r} asks for starts that fit into one episode, which were not counted in this state; make it, with "
             "init(), by a buffer whose view has `within_episode=True`."
         )
-    return Window(newest, storage.size - lookback(storage, view), view.stride, fit)
-
-
-def lookback(storage: Ring, view: View) -> int:
-    """Return how many older rows a start needs: those that the view reads, and those that hold its frames."""
-    return view.lookback + getattr(storage.frames, "lookback", 0)
+    return Window(newest, storage.size - lookback, view.stride, fit)
 
 
 def narrow(window: Window, num_rows: jax.Array) -> Window:

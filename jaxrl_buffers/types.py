@@ -11,6 +11,84 @@ Words, used the same way everywhere:
 
 Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` steps of a sequence, `A` actions,
 `S` seeds, `D` devices.
+
+Parts of one's own
+------------------
+
+A sampler or a view is a frozen dataclass that is a pytree and has the methods of the protocols below. It works with
+every part there is, under `jit`, `vmap` and `scan`. What such parts are built from:
+
+* `jaxrl_buffers.starts`: the legal starts of a window, counted and numbered, newest first;
+* `jaxrl_buffers.storage.ring`: arithmetic on rows, ages, positions and slots; `storage.episodes`: where episodes end;
+* `jaxrl_buffers.samplers.Stateless` and `Wrapping`: all that samplers without a state, or around others, have alike;
+* `Reader`, through which a view reads rows, whatever they lie in.
+
+A sampler says of each start that it draws how likely it was, as a `mass` of some `total`. A mass of 0 says that nothing
+was drawn; the sample then has mask False and weight 0. This sampler draws from every fourth environment only, so that a
+critic can be judged by data which it is not trained on:
+
+>>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
+>>> from jaxrl_buffers import starts
+>>> from jaxrl_buffers.storage import ring
+>>> class HeldOut(jb.samplers.Stateless):
+...     every: jb.Scalar = 4
+...
+...     def draw(self, state, storage, key, batch_size, window, progress=0.0):
+...         counts = self.counts(storage, window)
+...         number = jax.random.randint(key, (batch_size,), 0, jnp.maximum(jnp.sum(counts), 1))
+...         slots = starts.slot_in_env(storage, window, *starts.number_by_env(counts, number))
+...         return self.measure(state, storage, slots, window)
+...
+...     def measure(self, state, storage, slots, window, progress=0.0):
+...         _, env = ring.unravel(storage, slots)
+...         mass = starts.is_legal_slot(storage, window, slots) & (env % self.every == 0)
+...         count = jnp.sum(self.counts(storage, window))
+...         least = jnp.where(count > 0, 1.0, jnp.inf)
+...         return jb.Draw(slots, mass.astype(jnp.float32), least, count.astype(jnp.float32), count)
+...
+...     def counts(self, storage, window):
+...         counts = starts.count_of_every_env(storage, window)
+...         return jnp.where(jnp.arange(counts.size) % self.every == 0, counts, 0)
+
+A view says which rows around a start it needs, and makes a batch of them. If that is a `Batch`, its mask is joined with
+what the sampler found; where it is False the weight is 0. This one gives the return of the rest of an episode, if the
+episode terminates within `horizon` rows. Fields that shape the program are static: `pytree_node=False`.
+
+>>> from flax import struct
+>>> class Outcome(struct.PyTreeNode):
+...     horizon: int = struct.field(pytree_node=False, default=100)
+...     gamma: jb.Scalar = 0.99
+...
+...     lookahead, lookback, stride, needs_episodes, is_random = 0, 0, 1, False, False
+...     span = property(lambda self: self.horizon)
+...     fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+...
+...     def __call__(self, reader, slots, key):
+...         row, env = reader.locate(slots)
+...         offset = jnp.arange(self.horizon)[None]
+...         rows = reader.later(row[:, None], offset)
+...         steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
+...         ended = steps.terminated | steps.truncated
+...         has_ended = jnp.cumsum(ended, axis=1) - ended > 0
+...         used = (offset <= reader.age(row, env)[:, None]) & ~has_ended
+...         reward = jnp.sum(jnp.where(used, steps.reward * self.gamma**offset, 0), axis=1)
+...         mask = jnp.any(used & steps.terminated, axis=1) & reader.is_complete(row, env)
+...         obs, action, next_obs = jax.tree.map(lambda leaf: leaf[:, 0], (steps.obs, steps.action, steps.next_obs))
+...         return jb.Batch(obs, action, reward, jnp.zeros_like(reward), next_obs, mask)
+
+Both in one buffer, with five steps of each of eight environments, in which the third terminates an episode:
+
+>>> buffer = jb.ReplayBuffer(HeldOut(), Outcome(horizon=3, gamma=0.5), length=5, num_envs=8)
+>>> time, env = jnp.meshgrid(jnp.arange(5), jnp.arange(8), indexing="ij")
+>>> never = jnp.zeros((5, 8), bool)
+>>> chunk = jb.Transition(time, env, jnp.ones((5, 8)), time == 2, never, time + 1)
+>>> state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+>>> sample = jax.jit(jb.ReplayBuffer.sample, static_argnames="batch_size")
+>>> drawn = sample(buffer, state, jax.random.key(0), batch_size=6)
+>>> print(drawn.handle.env, drawn.batch.obs)
+[4 0 0 0 0 4] [0 4 2 1 3 2]
+>>> print(drawn.batch.reward, drawn.weights)
+[1.75 1.   1.   1.5  1.5  1.  ] [1. 0. 1. 1. 0. 1.]
 """
 
 from __future__ import annotations
@@ -20,7 +98,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import jax
 
 if TYPE_CHECKING:
-    from jaxrl_buffers.storage.ring import Reader, Ring
+    from jaxrl_buffers.storage.reader import Reader
+    from jaxrl_buffers.storage.ring import Ring
 
 PyTree = Any
 Scalar = float | jax.Array  # a hyper-parameter: a Python number, or a traced scalar

@@ -57,7 +57,7 @@ def alternatives(node: Any, bound: set[str]) -> Iterator[ast.AST]:
             name = getattr(called, "attr", getattr(called, "id", ""))
             if name == "where" and len(args) == 3:
                 yield ast.Call(called, [args[0], args[2], args[1]], keywords)
-            elif name in ("stop_gradient", "materialized"):
+            elif name in ("stop_gradient", "keep"):
                 yield args[0]
             elif len(args) > 1 and name[:1].islower():
                 yield ast.Call(called, args[:-1], keywords)

@@ -29,3 +29,33 @@ install_project() { # $1: extras such as "[test]", or nothing
         echo "$wanted" >"$stamp"
     fi
 }
+
+LIBTPU=0.0.51 # other versions may compile otherwise, and JAX asks for no particular one
+
+# Makes .venv-accelerators, which has all that .venv has and the compilers for TPU and GPU. In .venv itself they would make
+# every start of JAX look for such devices. Where they cannot be had, prints one line that says why, and returns 1.
+install_accelerators() {
+    local folder=.venv-accelerators jaxlib shared packages wanted output
+    jaxlib=$(.venv/bin/python -c 'import jaxlib; print(jaxlib.__version__)')
+    shared=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    packages=("libtpu==$LIBTPU" "jax-cuda12-plugin==$jaxlib" "jax-cuda12-pjrt==$jaxlib"
+        "nvidia-cuda-nvcc-cu12==12.9.*" "nvidia-cuda-runtime-cu12==12.9.*")
+    wanted="$shared ${packages[*]}"
+    if [ "$(cat "$folder/installed" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    echo "Installing compilers for TPU and GPU (once) ..."
+    if output=$(
+        .venv/bin/python -m venv --clear --without-pip "$folder" &&
+            echo "import site; site.addsitedir('$shared')" >"$(echo "$folder"/lib/python3*/site-packages)/shared.pth" &&
+            # The packages that these ask for are there already, or only needed to run on a GPU.
+            .venv/bin/python -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check \
+                --no-deps --retries 1 "${packages[@]}" 2>&1 &&
+            "$folder/bin/python" scripts/compilers.py 2>/dev/null
+    ); then
+        echo "$wanted" >"$folder/installed"
+    else
+        echo "The tests for TPU and GPU are left out, because their compilers cannot be had: $(tail -n 1 <<<"$output")"
+        return 1
+    fi
+}

@@ -98,7 +98,7 @@ def every_slot(buffer: jb.ReplayBuffer, state: jb.ReplayState) -> tuple[jb.Sampl
     length, num_envs = ring.shape(storage)
     slots = jnp.arange(length * num_envs, dtype=jnp.int32)
     row, env = ring.unravel(storage, slots)
-    window = starts.legal_window(storage, buffer.view)
+    window = buffer.window(state)
     legal = starts.is_legal(storage, window, ring.age_of_row(storage, row, env), env)
     count = starts.count(storage, window)
     draw = jb.Draw(slots, jnp.ones(slots.shape, jnp.float32), jnp.float32(1), jnp.float32(1), count)

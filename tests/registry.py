@@ -73,6 +73,15 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
         length, num_envs, achieved="next_obs.x", relabel=relabel, n=3, gamma=0.9, sampler=jb.Prioritized()
     ),
 }
+
+
+def on_tpu(make: Callable[[int, int], jb.ReplayBuffer]) -> Callable[[int, int], jb.ReplayBuffer]:
+    """Return buffers laid out for a TPU: rows packed into words, and wide trees."""
+    return lambda length, num_envs: make(length, num_envs).replace(platform="tpu")
+
+
+# The same buffers in the other layout, which is only code and runs on any platform.
+ON_TPU = {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
 # With several buffers behind one interface; their state has no storage of its own.
 ALL: dict[str, Callable[[int, int], jb.ReplayBuffer | jb.Mixture]] = {
     **BUFFERS,

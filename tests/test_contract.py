@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EXAMPLE, random_transition, stack
-from registry import ALL, BUFFERS
+from registry import ALL, BUFFERS, ON_TPU
 
 import jaxrl_buffers as jb
 
@@ -47,7 +47,7 @@ def cycle(buffer, state, chunk, key):
 @functools.cache
 def own_cycle(name):
     """Return a buffer of the registry, and `cycle` compiled for it alone: with a cache of its own."""
-    return ALL[name](LENGTH, NUM_ENVS), jax.jit(lambda *arguments: cycle(*arguments))
+    return EVERY[name](LENGTH, NUM_ENVS), jax.jit(lambda *arguments: cycle(*arguments))
 
 
 @jax.jit
@@ -67,11 +67,12 @@ def repeated(example):
 
 # Other kinds have no part of their own.
 KINDS = [name for name in BUFFERS if name not in {"stratified", "n_step", "prioritized", "sequences"}]
+EVERY = ALL | ON_TPU
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *(f"{name}_on_tpu" for name in KINDS)])
 def buffer(request):
-    return ALL[request.param](LENGTH, NUM_ENVS)
+    return EVERY[request.param](LENGTH, NUM_ENVS)
 
 
 def assert_same_kind(new, old):
@@ -171,7 +172,7 @@ def test_x64_mode_changes_no_result(name):
         assert samples.weights.dtype == jnp.float32
         example = EXAMPLE._replace(reward=np.float64(0))
         precise = jax.eval_shape(buffer.add, buffer.init(example), repeated(example))
-        assert precise.storage.data.reward.dtype == jnp.float64
+        assert precise.storage.rows.structure.reward.dtype == jnp.float64
     chex.assert_trees_all_close(jax.tree.map(np.asarray, wide), jax.tree.map(np.asarray, narrow), rtol=1e-5)
 
 
@@ -180,7 +181,7 @@ def test_bfloat16_observations_stay_bfloat16():
     example = EXAMPLE._replace(obs=jnp.zeros(3, jnp.bfloat16), next_obs=jnp.zeros(3, jnp.bfloat16))
     state = jax.eval_shape(buffer.add, buffer.init(example), repeated(example))
     batch = jax.eval_shape(lambda state: buffer.sample(state, jax.random.key(0), 3), state).batch
-    assert batch.obs.dtype == batch.next_obs.dtype == state.storage.data.obs.dtype == jnp.bfloat16
+    assert batch.obs.dtype == batch.next_obs.dtype == state.storage.rows.structure.obs.dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("value", [1, 0.7, np.float32(0.7)])
@@ -198,3 +199,15 @@ def test_keys_are_used_once(name):
     arguments = buffer, buffer.init(EXAMPLE), part(chunks(0, 4, 1), 0), jax.random.key(0)
     with jax.debug_key_reuse(True):
         jax.jit(lambda *arguments: cycle(*arguments)).trace(*arguments)  # which is what checks
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_layout_changes_no_sample(name):
+    many, keys = chunks(0, 2, 6), jax.random.split(jax.random.key(1), 6)
+    (_, one), (_, other) = (
+        scanned(buffer, buffer.init(EXAMPLE), many, keys)
+        for buffer in (make(LENGTH, NUM_ENVS) for make in (BUFFERS[name], ON_TPU[f"{name}_on_tpu"]))
+    )
+    chex.assert_trees_all_equal(other.handle, one.handle)
+    chex.assert_trees_all_equal(other.batch, one.batch)
+    chex.assert_trees_all_close(other.weights, one.weights, rtol=1e-5)  # sums of another order

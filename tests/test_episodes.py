@@ -68,7 +68,7 @@ def run_streams(buffer, streams, heads):
         state = state._replace(storage=storage._replace(size=jnp.maximum(storage.size - forget, 0)))
         handle = jb.Handle(env, ring.position_of_age(state.storage, age, env))
         row = ring.row_of_age(state.storage, age, env)
-        rows = buffer._reader(state.storage).read(row, env)
+        rows = buffer.storage.reader(state.storage).read(row, env)
         return state, (handle.position, buffer.episode(state, handle), rows.extras["episodic_return"])
 
     def one_stream(inputs, head):
@@ -235,7 +235,11 @@ def zero_discount_row(reward, terminated, discount):
 def stored_returns(buffer, state, env, count):
     """Return the episodic returns of the newest rows of an environment, oldest first."""
     age, env = jnp.arange(count - 1, -1, -1, dtype=jnp.int32), jnp.full(count, env, jnp.int32)
-    return buffer._reader(state.storage).read(ring.row_of_age(state.storage, age, env), env).extras["episodic_return"]
+    return (
+        buffer.storage.reader(state.storage)
+        .read(ring.row_of_age(state.storage, age, env), env)
+        .extras["episodic_return"]
+    )
 
 
 def test_factors_that_grow_out_of_float32_change_no_return_that_does_not_need_them():

@@ -12,7 +12,6 @@ from reference_episodes import episode_probabilities
 from scipy import stats
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import starts
 from jaxrl_buffers.storage import _handles as handles
 
 LENGTH, NUM_ENVS, BATCH = 9, 3, 20_000
@@ -55,7 +54,7 @@ def measured(buffer, state):
 
 @jax.jit
 def measure(buffer, state, slots):
-    window = starts.legal_window(state.storage, buffer.view)
+    window = buffer.window(state)
     return buffer.sampler.measure(state.sampler, state.storage, slots, window)
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import assert_frequencies, number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import _shares as shares
+from jaxrl_buffers.samplers.mix import split_batch
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 PRIORITIES = np.array([4, 1, 2, 8, 1, 3, 5, 2, 6, 1], np.float32)
@@ -32,11 +32,11 @@ def drawn(buffer, state, batch_size, seed=0):
 
 
 def test_shares_are_rounded_up_and_leave_the_rest():
-    assert shares.split(32, (0.5,)) == [16, 16]
-    assert shares.split(10, (0.25, 0.5)) == [3, 5, 2]
-    assert shares.split(100, (0.07, 0.93)) == [7, 93, 0]
-    assert shares.split(1, (0.1, 0.1)) == [1, 0, 0]
-    assert shares.split(7, ()) == [7]
+    assert split_batch(32, (0.5,)) == [16, 16]
+    assert split_batch(10, (0.25, 0.5)) == [3, 5, 2]
+    assert split_batch(100, (0.07, 0.93)) == [7, 93, 0]
+    assert split_batch(1, (0.1, 0.1)) == [1, 0, 0]
+    assert split_batch(7, ()) == [7]
 
 
 def test_row_54_the_newest_starts_in_order_of_environments():

@@ -10,7 +10,7 @@ import pytest
 from flax import struct
 from helpers import EXAMPLE, every_slot, random_transition, stack
 from reference_buffer import ReferenceBuffer
-from registry import BUFFERS
+from registry import BUFFERS, on_tpu
 
 import jaxrl_buffers as jb
 from jaxrl_buffers.storage import ring as ring_module
@@ -53,6 +53,8 @@ BUFFERS = BUFFERS | {
     ),
 }
 CASES |= {"lookback": (5, 2), "wide_lookback": (5, 2), "wide_sequences": (24, 3)}
+BUFFERS |= {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
+CASES |= {f"{name}_on_tpu": shape for name, shape in CASES.items()}
 
 
 class Pair:

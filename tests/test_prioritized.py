@@ -356,14 +356,15 @@ def test_rows_are_marked_alike_where_a_sampler_knows_of_slots_only():
     sampler = jb.Prioritized(fan_out=128, **RAW)
     assert isinstance(sampler, MarksRows)
     assert not isinstance(Plain(sampler), MarksRows)
-    storage = ring.init(jnp.float32(0), 50, 3, lockstep=True)
-    view, env = jb.Sequence(3), jnp.arange(3, dtype=jnp.int32)
+    storage = ring.init(jax.ShapeDtypeStruct((), jnp.float32), 50, 3, lockstep=True)
+    lookahead, env = 2, jnp.arange(3, dtype=jnp.int32)
     kinds = sampler, jb.Newest(100.0, sampler), jb.Newest(100.0, Plain(sampler))
     states = {kind: kind.init((50, 3)) for kind in kinds}
     for num_rows in (1, 30, 48, 7, 50):
-        position = storage.head + jnp.arange(-view.lookahead, num_rows, dtype=jnp.int32)[:, None]
+        position = storage.head + jnp.arange(-lookahead, num_rows, dtype=jnp.int32)[:, None]
         storage = ring.write(storage, jnp.zeros((num_rows, 3)))
-        states = {kind: mark(kind, view, state, storage, position, env) for kind, state in states.items()}
+        window = jb.Window(jnp.int32(lookahead), storage.size)
+        states = {kind: mark(kind, state, storage, window, position, env) for kind, state in states.items()}
         first, *others = states.values()
         for other in others:
             chex.assert_trees_all_equal(other, first)

@@ -19,7 +19,7 @@ RAW = {"alpha": 1.0, "epsilon": 0.0}
 @jax.jit
 def window_rows(buffer, state, progress):
     """Return how many rows each progress leaves."""
-    window = starts.legal_window(state.storage, buffer.view)
+    window = buffer.window(state)
     newest = jax.vmap(lambda one: buffer.sampler.window(state.sampler, state.storage, window, one))(progress)
     return newest.oldest - newest.newest
 

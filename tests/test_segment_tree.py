@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from reference import ReferenceSegmentTree
 
-from jaxrl_buffers import host, scatter, segment_tree
+from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers._xla import writes
 from jaxrl_buffers.segment_tree import runs
 
 SIZES = {4: [65], 8: [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128], 32: [200], 128: [100, 300]}
@@ -109,9 +110,9 @@ def test_a_small_range_keeps_its_mass_beside_a_huge_one(fan_out):
 )
 def test_the_last_valid_duplicate_wins(path, most_pairs, monkeypatch):
     """On all ways to set leaves, whichever the platform takes, and however many there are."""
-    monkeypatch.setattr(scatter, "MOST_PAIRS", most_pairs)
+    monkeypatch.setattr(writes, "MOST_PAIRS", most_pairs)
     rng = np.random.default_rng(0)
-    set_leaves = jax.jit(getattr(scatter, path))
+    set_leaves = jax.jit(getattr(writes, path))
     for _ in range(20):
         indices = rng.integers(0, 6, 16).astype(np.int32)
         values, valid = rng.random(16).astype(np.float32), rng.random(16) < rng.choice([0.0, 0.2, 0.8])
@@ -175,7 +176,7 @@ def test_a_million_heavy_tailed_updates_leave_no_trace_of_drift(fan_out, rounds)
             indices = jax.random.randint(key_index, (batch,), 0, written)
             values = jnp.minimum(jax.random.pareto(key_value, 0.5, (batch,)), 1e12)
             tree = segment_tree.write(tree, indices, values)
-            model = scatter._set_without_duplicates(model, indices, values, jnp.ones(batch, bool))
+            model = writes._set_without_duplicates(model, indices, values, jnp.ones(batch, bool))
             drawn, mass, _ = segment_tree.draw(tree, key_draw, 256)
             return (tree, model, drew_nothing + jnp.sum((drawn >= written) | (mass <= 0))), None
 
@@ -336,7 +337,7 @@ def test_writes_that_are_promised_to_be_unique(fan_out):
     written = jax.jit(segment_tree.write, static_argnames="unique")(tree, places, jnp.full(4, 9.0), unique=True)
     expected = jnp.arange(20.0).at[jnp.array([3, 4, 7])].set(9)
     chex.assert_trees_all_equal(written, segment_tree.from_leaves(expected, fan_out))
-    at_once = scatter._set_at_once(jnp.arange(20.0), places, jnp.full(4, 9.0), jnp.array([True, True, True, True]))
+    at_once = writes._set_at_once(jnp.arange(20.0), places, jnp.full(4, 9.0), jnp.array([True, True, True, True]))
     np.testing.assert_array_equal(at_once, expected)
 
 
@@ -379,7 +380,7 @@ def test_what_cannot_be_a_leaf_is_left_out_of_a_run():
 def test_runs_are_set_on_every_path(path, length):
     """Where the array goes on behind the ring, its rest stays as it is."""
     options = {"length": length} | ({"wraps": True} if path == "_set_slices" else {})
-    set_run = jax.jit(functools.partial(getattr(scatter, path), **options))
+    set_run = jax.jit(functools.partial(getattr(writes, path), **options))
     rng = np.random.default_rng(0)
     for count in range(1, length + 1):
         for begin in range(length):

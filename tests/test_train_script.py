@@ -174,6 +174,8 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         (("ddqn", "CartPole-v1", "--channels", "4", "0"), "channels=0"),
         (("ddqn", "CartPole-v1", "--channels", "4", "4", "4", "--strides", "1", "2"), "there are 3 convolutions"),
         (("ddqn", "Breakout-MinAtar", "--kernel-sizes", "11"), "is an image of 10x10"),
+        (("ddqn", "CartPole-v1", "--obs-dtype", "int4"), "must be one of 'none', 'bool', 'uint8'"),
+        (("ddqn", "CartPole-v1", "--obs-dtype", "bool"), "which bool cannot hold"),
         (("ddqn", "CartPole-v1", "--final-episodes", "0"), "final_episodes"),
         (("ddqn", "CartPole-v1", "--agent.polyak", "2"), "polyak"),
         (("ddqn", "CartPole-v1", "--sampler.alpha", "-1"), "alpha"),

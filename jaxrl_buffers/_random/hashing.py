@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import define_prng_impl
 
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep
 
 THREEFRY = "threefry2x32"
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -62,7 +62,7 @@ def _hash(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, j
             two = one ^ (two << rotation | two >> 32 - rotation)
         one = one + schedule[(part + 1) % 3]
         two = two + schedule[(part + 2) % 3] + jnp.uint32(part + 1)
-    return materialized(one, unknown=key[0]), materialized(two, unknown=key[0])
+    return keep(one, key[0]), keep(two, key[0])
 
 
 def _count(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

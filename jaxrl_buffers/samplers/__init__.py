@@ -1,5 +1,6 @@
 """Which rows start a sample."""
 
+from jaxrl_buffers.samplers._base import Stateless, Wrapping
 from jaxrl_buffers.samplers.episodic import Episodic
 from jaxrl_buffers.samplers.mix import Mix, MixState
 from jaxrl_buffers.samplers.newest import Newest
@@ -16,5 +17,7 @@ __all__ = [
     "PrioritizedState",
     "Recent",
     "RecentState",
+    "Stateless",
     "Uniform",
+    "Wrapping",
 ]

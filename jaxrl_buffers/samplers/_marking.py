@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxrl_buffers import starts
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
-from jaxrl_buffers.types import MarksRows, PyTree, Sampler, View
+from jaxrl_buffers.types import MarksRows, PyTree, Sampler, Window
 
 
 def mark(
     sampler: Sampler,
-    view: View,
     state: PyTree,
     storage: Ring,
+    window: Window,
     position: jax.Array,
     env: jax.Array,
     priorities: jax.Array | None = None,
@@ -25,7 +25,7 @@ def mark(
     length, num_envs = ring.shape(storage)
     env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
     age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
-    legal = starts.is_legal(storage, starts.legal_window(storage, view), age, env)
+    legal = starts.is_legal(storage, window, age, env)
     known = (env >= 0) & (env < num_envs)
     # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
     owner = known & (age < length) & (~legal if only_dead else True)
@@ -59,11 +59,12 @@ def _mark_slots(
     return sampler.mark(state, slots.reshape(-1), legal.reshape(-1), flat)
 
 
-def mark_oldest(sampler: Sampler, view: View, state: PyTree, storage: Ring, env: jax.Array) -> PyTree:
-    """Tell the sampler that the oldest rows, too old for the view to look back from, are no starts any more."""
-    lookback = starts.lookback(storage, view)
+def mark_oldest(
+    sampler: Sampler, state: PyTree, storage: Ring, window: Window, lookback: int, env: jax.Array
+) -> PyTree:
+    """Tell the sampler that the oldest `lookback` rows, too old to look back from, are no starts any more."""
     if lookback == 0:
         return state
     offset = jnp.arange(lookback, dtype=jnp.int32)[:, None]
     oldest = ring.of_env(storage.head, env[None]) - ring.of_env(storage.size, env[None])
-    return mark(sampler, view, state, storage, oldest + offset, env, only_dead=True)
+    return mark(sampler, state, storage, window, oldest + offset, env, only_dead=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._random.integers import random_below
+from jaxrl_buffers.samplers._base import Stateless
 from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
 
 
-class Episodic(struct.PyTreeNode):
+class Episodic(Stateless):
     """Draw an episode uniformly, then one of its stored steps uniformly: steps of long episodes are drawn less often.
 
     Episodes count if a legal start of theirs is stored. Weights are ones: the bias is meant. With `whole`, and no whole
@@ -32,14 +31,6 @@ class Episodic(struct.PyTreeNode):
     whole: bool = struct.field(pytree_node=False, default=False)
 
     needs_episodes = True
-
-    def init(self, storage_shape: tuple[int, int]) -> tuple[()]:
-        """Return no state."""
-        return ()
-
-    def mark(self, state: tuple[()], slots: jax.Array, legal: jax.Array, priorities: Any = None) -> tuple[()]:
-        """Do nothing: the index knows the episodes and the window the legal starts."""
-        return state
 
     def draw(
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
@@ -99,24 +90,6 @@ class Episodic(struct.PyTreeNode):
         headless = ~episodes.of_number(storage, first, env).begin_is_stored
         is_open = ~episodes.of_number(storage, last, env).is_ended
         return ring.wrap(first + headless, length), jnp.maximum(counts - headless - is_open, 0)
-
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return ones."""
-        return jnp.ones_like(draw.mass)
-
-    def update(
-        self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: Any = None
-    ) -> tuple[()]:
-        """Do nothing."""
-        return state
-
-    def reprioritize(self, state: tuple[()], legal: jax.Array) -> tuple[()]:
-        """Do nothing."""
-        return state
-
-    def observe(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
-        """Do nothing."""
-        return state
 
 
 def _steps(span: episodes.Span, window: Window, env: jax.Array) -> tuple[jax.Array, jax.Array]:

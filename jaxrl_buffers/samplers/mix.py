@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_buffers import _shares as shares
 from jaxrl_buffers._checks import require_number, require_tuple
-from jaxrl_buffers.samplers._marking import mark_rows
+from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
+
+SHARE_TOLERANCE = 1e-9  # of a product such as 100 * 0.07, which is a little above 7
 
 
 class MixState(NamedTuple):
@@ -29,7 +32,7 @@ class MixState(NamedTuple):
     others: tuple[PyTree, ...]
 
 
-class Mix(struct.PyTreeNode):
+class Mix(Wrapping, struct.PyTreeNode):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
     Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one, which
@@ -57,7 +60,7 @@ class Mix(struct.PyTreeNode):
         require_tuple("Mix", "ratios", self.ratios, "numbers")
         for ratio in self.ratios:
             require_number("Mix", "ratios", ratio, 0, 1)
-        if sum(self.ratios) > 1 + shares.TOLERANCE:
+        if sum(self.ratios) > 1 + SHARE_TOLERANCE:
             raise ValueError(f"Mix(ratios={self.ratios}): the shares make up more than the batch; lower them.")
         if isinstance(self.others, tuple) and len(self.others) != len(self.ratios):
             raise ValueError(
@@ -68,21 +71,15 @@ class Mix(struct.PyTreeNode):
         """Return the states of all samplers."""
         return MixState(self.sampler.init(storage_shape), tuple(other.init(storage_shape) for other in self.others))
 
-    def mark(self, state: MixState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.mark(state, slots, legal, priorities))
-
-    def mark_rows(
-        self, state: MixState, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
-    ) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: mark_rows(sampler, state, begin, slots, legal, priorities))
+    def each(self, state: MixState, operation: Callable[[Sampler, PyTree], PyTree]) -> MixState:
+        """Return the states of all samplers after an operation."""
+        return MixState(operation(self.sampler, state.sampler), tuple(map(operation, self.others, state.others)))
 
     def draw(
         self, state: MixState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        *counts, rest = shares.split(batch_size, self.ratios)
+        *counts, rest = split_batch(batch_size, self.ratios)
         numbers = [number for number, count in enumerate(counts) if count]
         cases = [*itertools.product((False, True), repeat=len(numbers))]
         keys = iter(jax.random.split(key, len(numbers) + len(cases)))
@@ -136,24 +133,18 @@ class Mix(struct.PyTreeNode):
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
         return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
 
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return the weights of the main sampler, from the probabilities of the mixture."""
-        return self.sampler.weights(draw)
-
-    def update(
-        self, state: MixState, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
-    ) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.update(state, slots, priorities, live, mask))
-
-    def reprioritize(self, state: MixState, legal: jax.Array) -> MixState:
-        """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.reprioritize(state, legal))
-
     def observe(self, state: MixState, mean_return: Scalar) -> MixState:
         """Tell all samplers."""
-        return self._each(state, lambda sampler, state: sampler.observe(state, mean_return))
+        return self.each(state, lambda sampler, inner: sampler.observe(inner, mean_return))
 
-    def _each(self, state: MixState, operation: Any) -> MixState:
-        others = tuple(map(operation, self.others, state.others))
-        return MixState(operation(self.sampler, state.sampler), others)
+
+def split_batch(batch_size: int, ratios: Sequence[float]) -> list[int]:
+    """Return how many of `batch_size` each ratio amounts to, rounded up as long as there are any left, and the rest.
+
+    Example:
+        >>> split_batch(10, (0.25, 0.5))
+        [3, 5, 2]
+    """
+    reached = (math.ceil(batch_size * end - SHARE_TOLERANCE) for end in itertools.accumulate(ratios))
+    ends = [0, *(min(end, batch_size) for end in reached), batch_size]
+    return [end - begin for begin, end in itertools.pairwise(ends)]

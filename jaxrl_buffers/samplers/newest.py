@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
-from jaxrl_buffers.samplers._marking import mark_rows
+from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class Newest(struct.PyTreeNode):
+class Newest(Wrapping, struct.PyTreeNode):
     """Draw from the newest `num_starts` starts of every environment, as `sampler` draws from all.
 
     Args:
@@ -44,15 +44,9 @@ class Newest(struct.PyTreeNode):
         """Return the state of the sampler inside."""
         return self.sampler.init(storage_shape)
 
-    def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> PyTree:
-        """Pass on to the sampler inside."""
-        return self.sampler.mark(state, slots, legal, priorities)
-
-    def mark_rows(
-        self, state: PyTree, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
-    ) -> PyTree:
-        """Pass on to the sampler inside."""
-        return mark_rows(self.sampler, state, begin, slots, legal, priorities)
+    def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
+        """Return the state of the sampler inside after an operation."""
+        return operation(self.sampler, state)
 
     def draw(
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -71,20 +65,6 @@ class Newest(struct.PyTreeNode):
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
         num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
         return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))
-
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return the weights of the sampler inside."""
-        return self.sampler.weights(draw)
-
-    def update(
-        self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
-    ) -> PyTree:
-        """Pass on to the sampler inside."""
-        return self.sampler.update(state, slots, priorities, live, mask)
-
-    def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
-        """Pass on to the sampler inside."""
-        return self.sampler.reprioritize(state, legal)
 
     def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
         """Pass on to the sampler inside."""

@@ -16,7 +16,7 @@ from flax import struct
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
-from jaxrl_buffers.scatter import set_last_wins, set_run, without_duplicates
+from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -33,6 +33,8 @@ class PrioritizedState(NamedTuple):
 
 class Prioritized(struct.PyTreeNode):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.
+
+    This is a sampler, a part of any buffer. `jb.prioritized`, in lower case, makes a whole buffer that draws by it.
 
     New starts get the largest leaf there is, or `initial` if that is larger, or the priority given to `add`.
     Priorities that are negative or not finite change nothing. A changed `alpha` affects later writes;

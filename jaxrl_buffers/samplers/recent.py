@@ -8,7 +8,8 @@ https://arxiv.org/abs/1906.04009
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
-from jaxrl_buffers.samplers._marking import mark_rows
+from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
@@ -43,7 +44,7 @@ class RecentState(NamedTuple):
     trend: Trend | tuple[()]
 
 
-class Recent(struct.PyTreeNode):
+class Recent(Wrapping, struct.PyTreeNode):
     """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots, as `sampler` draws from all.
 
     Slots are counted by age, also when the ring has wrapped. Every environment gives its newest `c_k / num_envs` rows,
@@ -82,15 +83,9 @@ class Recent(struct.PyTreeNode):
         trend = Trend(jnp.zeros(NUM_RETURNS, jnp.float32), jnp.zeros((), jnp.int32), rise, fall, slope)
         return RecentState(self.sampler.init(storage_shape), trend if self.adaptive else ())
 
-    def mark(self, state: RecentState, slots: jax.Array, legal: jax.Array, priorities: Any = None) -> RecentState:
-        """Pass on to the sampler inside."""
-        return state._replace(sampler=self.sampler.mark(state.sampler, slots, legal, priorities))
-
-    def mark_rows(
-        self, state: RecentState, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: Any = None
-    ) -> RecentState:
-        """Pass on to the sampler inside."""
-        return state._replace(sampler=mark_rows(self.sampler, state.sampler, begin, slots, legal, priorities))
+    def each(self, state: RecentState, operation: Callable[[Sampler, PyTree], PyTree]) -> RecentState:
+        """Return the state after an operation on that of the sampler inside."""
+        return state._replace(sampler=operation(self.sampler, state.sampler))
 
     def draw(
         self, state: RecentState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -121,25 +116,6 @@ class Recent(struct.PyTreeNode):
         """Return the `eta` that counts at present."""
         eta = jnp.asarray(self.eta, jnp.float32)
         return 1 - (1 - eta) * (1 + state.trend.slope) / 2 if isinstance(state.trend, Trend) else eta
-
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return the weights of the sampler inside."""
-        return self.sampler.weights(draw)
-
-    def update(
-        self,
-        state: RecentState,
-        slots: jax.Array,
-        priorities: jax.Array,
-        live: jax.Array,
-        mask: jax.Array | None = None,
-    ) -> RecentState:
-        """Pass on to the sampler inside."""
-        return state._replace(sampler=self.sampler.update(state.sampler, slots, priorities, live, mask))
-
-    def reprioritize(self, state: RecentState, legal: jax.Array) -> RecentState:
-        """Pass on to the sampler inside."""
-        return state._replace(sampler=self.sampler.reprioritize(state.sampler, legal))
 
     def observe(self, state: RecentState, mean_return: Scalar) -> RecentState:
         """Take note of the newest mean return, if adaptive."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers._random.permutations import permute, round_keys
+from jaxrl_buffers.samplers._base import Stateless
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -19,7 +20,7 @@ from jaxrl_buffers.types import Draw, Scalar, Window
 METHODS = ("independent", "stratified", "distinct")
 
 
-class Uniform(struct.PyTreeNode):
+class Uniform(Stateless):
     """Draw legal starts uniformly.
 
     Args:
@@ -39,14 +40,6 @@ class Uniform(struct.PyTreeNode):
 
     def __post_init__(self):
         require_choice("Uniform", "method", self.method, METHODS)
-
-    def init(self, storage_shape: tuple[int, int]) -> tuple[()]:
-        """Return no state."""
-        return ()
-
-    def mark(self, state: tuple[()], slots: jax.Array, legal: jax.Array, priorities: Any = None) -> tuple[()]:
-        """Do nothing: the window already says which starts are legal."""
-        return state
 
     def draw(
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
@@ -83,24 +76,6 @@ class Uniform(struct.PyTreeNode):
             mass, least, total = 1, jnp.where(count > 0, 1, jnp.inf), count
         mass, least, total = (x.astype(jnp.float32) for x in (jnp.where(valid, mass, 0), least, total))
         return Draw(slots, mass, least, total, count)
-
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return ones."""
-        return jnp.ones_like(draw.mass)
-
-    def update(
-        self, state: tuple[()], slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: Any = None
-    ) -> tuple[()]:
-        """Do nothing."""
-        return state
-
-    def reprioritize(self, state: tuple[()], legal: jax.Array) -> tuple[()]:
-        """Do nothing."""
-        return state
-
-    def observe(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
-        """Do nothing."""
-        return state
 
 
 class _Group(NamedTuple):

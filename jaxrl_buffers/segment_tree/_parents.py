@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrl_buffers._xla import set_at
+
 WIDE = 32  # rows of so many nodes or more are wide
 NOTHING = tuple(map(np.float32, (0.0, np.inf, 0.0)))  # the sum, least and largest of no leaves
 
@@ -53,7 +55,7 @@ def put(parents: jax.Array, begin: int, nodes: jax.Array, stats: tuple[jax.Array
     """
     if fan_out < WIDE:
         rows = begin + nodes // fan_out
-        return parents.at[rows, :, nodes % fan_out].set(jnp.stack(stats, axis=-1), mode="drop")
+        return set_at(parents, (rows, slice(None), nodes % fan_out), jnp.stack(stats, axis=-1))
     planes = _planes(parents, 1, nodes + begin * fan_out)
     return parents.at[jnp.concatenate(planes)].set(jnp.concatenate(stats), mode="drop")
 

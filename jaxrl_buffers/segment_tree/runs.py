@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers import scatter
+from jaxrl_buffers._xla import set_run
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._sums import summarize
 from jaxrl_buffers.segment_tree.tree import (
@@ -54,14 +54,14 @@ def write_run(
 def _write_one_by_one(
     tree: SegmentTree, begin: jax.Array, values: jax.Array, valid: jax.Array, wraps: bool
 ) -> SegmentTree:
-    leaves = scatter.set_run(tree.leaves, begin, values, valid, tree.capacity, wraps)
+    leaves = set_run(tree.leaves, begin, values, valid, tree.capacity, wraps)
     num_rows = rows_by_level(tree)[0]
     rows = begin // tree.fan_out + jnp.arange(min(_touched(values.shape[0], tree) + wraps, num_rows), dtype=jnp.int32)
     return recompute_parents(tree.replace(leaves=leaves), jnp.where(rows < num_rows, rows, rows - num_rows))
 
 
 def _write_slices(tree: SegmentTree, begin: jax.Array, values: jax.Array, valid: jax.Array, wraps: bool) -> SegmentTree:
-    tree = tree.replace(leaves=scatter.set_run(tree.leaves, begin, values, valid, tree.capacity, wraps))
+    tree = tree.replace(leaves=set_run(tree.leaves, begin, values, valid, tree.capacity, wraps))
     num_rows = _touched(values.shape[0], tree)
     tree = _recompute_parents_of_run(tree, begin // tree.fan_out, num_rows)
     return _recompute_parents_of_run(tree, jnp.int32(0), num_rows) if wraps else tree

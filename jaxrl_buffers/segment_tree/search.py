@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._xla import keep
 from jaxrl_buffers.segment_tree import _places as places
 from jaxrl_buffers.segment_tree._places import Place
 from jaxrl_buffers.segment_tree._sums import Summary
@@ -22,14 +22,15 @@ from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
     first_small_level,
     masses,
+    read,
     root,
     rows_by_level,
     whole_level,
 )
 
 FIRST_ROWS = 4  # a search begins at the first level of so few rows
-# XLA's CPU backend computes places anew from those above. They are kept so often that a draw of 256 among 2^20 is
-# 27 kernels of 396k operations in all; 25 of 449k if they are never kept, 33 of 319k if they are on every level.
+# Places are kept every so many levels: XLA's CPU backend computes others anew from those above. A draw of 256 among
+# 2^20 is then 27 kernels of 394k operations in all; 29 of 363k if they are kept every two levels.
 LEVELS_TO_KEEP = 3
 
 
@@ -88,13 +89,13 @@ def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax
     # Never past the last child with any mass, which is the first one to reach the sum.
     limit = jnp.minimum(places.before(place), places.previous(prefixes[-1]))
     limit = jnp.where(prefixes[-1] > 0, limit, -1)
-    square = sum(jnp.where(prefix <= limit, 2 * number + 1.0, 0) for number, prefix in enumerate(prefixes[:-1]))
-    # XLA's CPU backend computes a square root once; anything cheaper it would compute anew for every use, with all
-    # the levels above it.
-    child = jnp.sqrt(square).astype(jnp.int32)
-    before, chosen = jnp.zeros_like(limit), jnp.zeros_like(limit)
-    for number, mass in enumerate(children):
-        before = before + jnp.where(number < child, mass, 0)
+    child = sum(((prefix <= limit).astype(jnp.int32) for prefix in prefixes[:-1]), jnp.zeros(limit.shape, jnp.int32))
+    child = keep(child)  # else it is computed anew for every use, with all the levels above it
+    before = sum(
+        (jnp.where(number < child, mass, 0) for number, mass in enumerate(children[:-1])), jnp.zeros_like(limit)
+    )
+    chosen = children[0]
+    for number, mass in enumerate(children[1:], 1):
         chosen = jnp.where(number == child, mass, chosen)
     return child, places.behind(place, before), chosen
 
@@ -155,12 +156,12 @@ def _descend(tree: SegmentTree, nodes: dict[int, jax.Array], place: Place) -> tu
             rows = nodes[level].at[node].get(mode="clip") if level in nodes else reach(masses(tree, level, node))
             child, place = _pick_lane(rows, place)
             node = node * tree.fan_out + child
-        return node, tree.leaves.at[node].get(mode="clip")
+        return node, read(tree, node)
     mass = nodes[first]
     node, place, mass = _pick_column(jnp.broadcast_to(mass, (*place.high.shape, *mass.shape)), place)
     for level in range(first - 1, -1, -1):
         if (first - level) % LEVELS_TO_KEEP == 0:
-            place = Place(*(materialized(part, unknown=node[0]) for part in place))
+            place = Place(*(keep(part, unknown=node[0]) for part in place))
         child, place, mass = _pick_column(masses(tree, level, node), place)
         node = node * tree.fan_out + child
     return node, mass

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers.materialized import materialized
-from jaxrl_buffers.scatter import set_last_wins
+from jaxrl_buffers._xla import keep, order_after, set_last_wins
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
 from jaxrl_buffers.segment_tree._sums import Summary, summarize
@@ -84,7 +83,8 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
 
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
     """Return the leaves at `indices`; zero outside the tree."""
-    return tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
+    leaves = tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
+    return keep(leaves)  # a single one would be read again behind a later write, and all leaves copied for that
 
 
 def write(
@@ -110,14 +110,14 @@ def write(
         return tree
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    valid = lax.platform_dependent(valid, root(tree).total, cpu=_ordered_after, default=lambda valid, _: valid)
+    valid = order_after(valid, root(tree).total)  # with whose reads an earlier write has ended
     leaves = set_last_wins(tree.leaves, indices, values, valid, unique)
     # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
     rows = jnp.where(valid, indices, 0)
     if tree.is_wide:
         rows = lax.div(rows, rows.dtype.type(tree.fan_out))
     else:
-        rows = materialized(rows.astype(jnp.uint32) // tree.fan_out, unknown=indices[0])
+        rows = keep(rows.astype(jnp.uint32) // tree.fan_out)
     return recompute_parents(tree.replace(leaves=leaves), rows)
 
 
@@ -158,7 +158,8 @@ def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
 def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return only the sums of `row_stats`, without reading the rest."""
     if level == 0:
-        return tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
+        rows = tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
+        return keep(rows) if row.size == 1 else rows  # see `read`
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row, 0].get(mode="clip")
     nodes, offset = level_of_parents(tree, level)
@@ -173,14 +174,6 @@ def whole_level(tree: SegmentTree, level: int) -> jax.Array:
         return _level_above(whole_level(tree, level - 1))
     nodes, offset = level_of_parents(tree, level)
     return parents.get_range(nodes, offset, offset + rows_by_level(tree)[level], tree.fan_out)
-
-
-def _ordered_after(valid: jax.Array, total: jax.Array) -> jax.Array:
-    """Return `valid` as it is, but behind the reads with which an earlier write recomputed the total.
-
-    XLA's CPU backend would else keep those reads right by copying all leaves.
-    """
-    return valid & (total >= 0)
 
 
 def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
@@ -223,8 +216,6 @@ def recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
-    # XLA turns a scatter of one row into a slice update, fuses that into later gathers, and copies all inner nodes.
-    rows = jnp.concatenate([rows, rows]) if rows.shape[0] == 1 else rows
     for level in range(1, first_top):
         inner, offset = level_of_parents(tree, level)
         if rows.shape[0] >= num_rows[level - 1]:

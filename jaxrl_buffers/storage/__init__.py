@@ -1,6 +1,18 @@
-"""Where rows are kept: a ring of time, one column an environment."""
+"""Where rows are kept: a ring of time, one column an environment, and what lies beside it.
 
-from jaxrl_buffers.storage.frames import Frames, FrameStore
-from jaxrl_buffers.storage.ring import Reader, Ring
+ring.py       the ring: positions, rows and slots, as arithmetic on two cursors
+rows.py       how rows lie in memory: leaves apart, or packed into words
+reader.py     how views read rows
+storage.py    a ring together with its layers, which are:
+frames.py     observations kept once
+episodes.py   where episodes begin and end
+returns.py    the returns of their steps
+"""
 
-__all__ = ["FrameStore", "Frames", "Reader", "Ring"]
+from jaxrl_buffers.storage.frames import Frames
+from jaxrl_buffers.storage.reader import Reader, Steps
+from jaxrl_buffers.storage.returns import EpisodicReturns
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.storage.storage import Layer, Storage
+
+__all__ = ["EpisodicReturns", "Frames", "Layer", "Reader", "Ring", "Steps", "Storage"]

@@ -23,6 +23,13 @@ from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import View, Window
 
 
+class Fit(NamedTuple):
+    """Which starts count: every `stride`-th row, if `lookahead` rows of its own episode follow it."""
+
+    lookahead: int
+    stride: int
+
+
 class Fits(NamedTuple):
     """Counts of starts that fit; they may overflow, for only differences matter."""
 
@@ -35,17 +42,22 @@ def are_needed(view: View) -> bool:
     return any_says("within_episode", view)
 
 
+def are_counted(storage: Ring) -> bool:
+    """Tell whether a ring counts the starts that fit."""
+    return isinstance(getattr(storage.episodes, "fits", ()), Fits)
+
+
 def init(shape: tuple[int, int]) -> Fits:
     """Return the counts of an empty ring of shape `(T, N)`."""
     return Fits(jnp.zeros(shape, jnp.int32), jnp.zeros(shape[1], jnp.int32))
 
 
-def record(fits: Fits, view: View, position: jax.Array, length: jax.Array, row: jax.Array, env: jax.Array) -> Fits:
+def record(fits: Fits, fit: Fit, position: jax.Array, length: jax.Array, row: jax.Array, env: jax.Array) -> Fits:
     """Count the starts whose samples end at rows written to `(row, env)`; outside the ring nothing is written.
 
     Args:
         fits: the counts before.
-        view: which samples are meant.
+        fit: which starts count.
         position: `int32[K, E]`, of each row.
         length: `int32[K, E]`: how many rows its episode has had up to it.
         row: `int32[K, E]`.
@@ -53,7 +65,7 @@ def record(fits: Fits, view: View, position: jax.Array, length: jax.Array, row: 
     """
     num_rows, num_envs = fits.before.shape
     is_written = (row < num_rows) & (env >= 0) & (env < num_envs)
-    is_end = is_written & (length > view.lookahead) & ((position - view.lookahead) % view.stride == 0)
+    is_end = is_written & (length > fit.lookahead) & ((position - fit.lookahead) % fit.stride == 0)
     count = jnp.cumsum(is_end, axis=0, dtype=jnp.int32)
     before = fits.total.at[env].get(mode="clip") + count - is_end
     column = jnp.where(is_written[0], env[0], num_envs)

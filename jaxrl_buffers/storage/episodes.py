@@ -15,17 +15,26 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import lax
 
-from jaxrl_buffers._checks import check_fields, named_field, with_field
+from jaxrl_buffers._fields import check_fields
 from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage import _handles as handles
 from jaxrl_buffers.storage import returns, ring
+from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.returns import EpisodicReturns
-from jaxrl_buffers.storage.ring import Ring, Rows
-from jaxrl_buffers.types import Handle, PyTree, View
+from jaxrl_buffers.storage.ring import Break, Chunk, Ring
+from jaxrl_buffers.types import Handle, PyTree
 
 FAR = ring.POSITION_LIMIT  # longer ago than anything that is stored; sums of it and an age fit in int32
+
+
+def index_of(storage: Ring) -> EpisodeIndex:
+    """Return the episode index of a ring; refuse one that has none."""
+    if not isinstance(storage.episodes, EpisodeIndex):
+        raise ValueError("this state has no index of episodes; make its buffer anew and pass `keep_episodes=True`.")
+    return storage.episodes
 
 
 class Table(NamedTuple):
@@ -76,53 +85,94 @@ class Episode(NamedTuple):
     is_stored: jax.Array  # bool: whether the row that was asked about is stored; else the rest is meaningless
 
 
-def init(structure: PyTree, shape: tuple[int, int], recorded: EpisodicReturns | None, view: View) -> EpisodeIndex:
-    """Return the index of an empty ring of shape `(T, N)` for rows of the given structure, read by a view."""
-    check_fields(structure, "the episode index", ("terminated", "truncated"))
+class Episodes(struct.PyTreeNode):
+    """The layer that keeps the index.
 
-    def zeros(*shape: int) -> jax.Array:
-        return jnp.zeros(shape, jnp.int32)
+    Args:
+        returns: record the returns of episodes' steps.
+        fit: which starts count as fitting into one episode.
+        is_wanted: whether some part asks for the index.
+        counts_fits: whether the starts that fit are counted.
+    """
 
-    table = Table(*(zeros(*shape) for _ in Table._fields))
-    opened = Open(zeros(shape[1]), zeros(shape[1]), jnp.full(shape[1], FAR, jnp.int32))
-    tree = () if recorded is None else recorded.init(structure, shape)
-    return EpisodeIndex(zeros(*shape), table, opened, tree, fits.init(shape) if fits.are_needed(view) else ())
+    returns: EpisodicReturns | None
+    fit: fits.Fit = struct.field(pytree_node=False)
+    is_wanted: bool = struct.field(pytree_node=False)
+    counts_fits: bool = struct.field(pytree_node=False)
 
+    place = "episodes"
+    lookback = 0
 
-def record(before: Ring, written: Ring, rows: Rows, recorded: EpisodicReturns | None, view: View) -> Ring:
-    """Return the ring `written` with its index brought up to date, given the ring as it was and the rows written."""
-    index = before.episodes
-    if not isinstance(index, EpisodeIndex):
-        return written
-    length, num_envs = ring.shape(before)
-    known = (rows.env >= 0) & (rows.env < num_envs) & (rows.lengths > 0)
-    offset = jnp.arange(jax.tree.leaves(rows.data)[0].shape[0], dtype=jnp.int32)[:, None]
-    is_written = known[None] & (offset < rows.lengths[None])
-    steps = returns.steps_of(rows.data, recorded)
-    ended = is_written & (steps.terminated | steps.truncated)
-    episode = _episodes_of_chunk(jax.tree.map(lambda leaf: leaf.at[rows.env].get(mode="clip")[None], index.open),
-                                 ended, is_written & steps.is_zero, length)  # fmt: skip
-    env = jnp.broadcast_to(rows.env[None], is_written.shape)
-    row = jnp.where(is_written, ring.wrap(ring.of_env(before.head % length, env) + offset, length), length)
-    # Of the rows of an episode, the last one in the chunk speaks for it, so no number is written twice.
-    speaks = ended | (is_written & (offset == rows.lengths[None] - 1))
-    slot = jnp.where(speaks, episode.number, length)
-    position = ring.wrap(ring.of_env(before.head, env) + offset, ring.modulus(before))
-    zero = ring.wrap(position - jnp.minimum(episode.since_zero, length), ring.modulus(before))
-    entry = Table(position, episode.length, jnp.where(episode.since_zero < length, zero, -1))
-    table = jax.tree.map(lambda old, new: old.at[slot, env].set(new, mode="drop"), index.table, entry)
-    after = _next_episode(episode, ended, length)
-    newest = jnp.maximum(rows.lengths - 1, 0)[None]
-    column = jnp.where(known, rows.env, num_envs)
-    opened = jax.tree.map(
-        lambda old, new: old.at[column].set(jnp.take_along_axis(new, newest, axis=0)[0], mode="drop"), index.open, after
-    )
-    number = index.number.at[row, env].set(episode.number, mode="drop")
-    tree = index.returns if recorded is None else recorded.write(index.returns, length, steps, row, env)
-    counts = index.fits
-    if isinstance(counts, fits.Fits):
-        counts = fits.record(counts, view, position, episode.length, row, env)
-    return written._replace(episodes=EpisodeIndex(number, table, opened, tree, counts))
+    def init(self, structure: PyTree, shape: tuple[int, int], platform: str | None) -> EpisodeIndex:
+        """Return the index of an empty ring of shape `(T, N)` for rows of the given structure."""
+        check_fields(structure, "the episode index", ("terminated", "truncated"))
+
+        def zeros(*shape: int) -> jax.Array:
+            return jnp.zeros(shape, jnp.int32)
+
+        table = Table(*(zeros(*shape) for _ in Table._fields))
+        opened = Open(zeros(shape[1]), zeros(shape[1]), jnp.full(shape[1], FAR, jnp.int32))
+        tree = () if self.returns is None else self.returns.init(structure, shape)
+        return EpisodeIndex(zeros(*shape), table, opened, tree, fits.init(shape) if self.counts_fits else ())
+
+    def kept(self, rows: PyTree) -> PyTree:
+        """Return rows as they are."""
+        return rows
+
+    def added(self, storage: Ring, structure: PyTree) -> PyTree:
+        """Return the structure as it is."""
+        return structure
+
+    def record(self, before: Ring, chunk: Chunk) -> EpisodeIndex:
+        """Return the index after a chunk, given the ring as it was."""
+        index, (length, num_envs) = before.episodes, ring.shape(before)
+        row, env, position, is_written = ring.places(before, chunk)
+        steps = returns.steps_of(chunk.rows, self.returns)
+        ended = is_written & (steps.terminated | steps.truncated)
+        opened = jax.tree.map(lambda leaf: leaf.at[chunk.env].get(mode="clip")[None], index.open)
+        episode = _episodes_of_chunk(opened, ended, is_written & steps.is_zero, length)
+        # Of the rows of an episode, the last one in the chunk speaks for it, so no number is written twice.
+        is_newest = jnp.arange(chunk.num_rows, dtype=jnp.int32)[:, None] == chunk.lengths[None] - 1
+        slot = jnp.where(ended | (is_written & is_newest), episode.number, length)
+        zero = ring.wrap(position - jnp.minimum(episode.since_zero, length), ring.modulus(before))
+        entry = Table(position, episode.length, jnp.where(episode.since_zero < length, zero, -1))
+        table = jax.tree.map(lambda old, new: old.at[slot, env].set(new, mode="drop"), index.table, entry)
+        after = _next_episode(episode, ended, length)
+        newest = jnp.maximum(chunk.lengths - 1, 0)[None]
+        column = jnp.where(jnp.any(is_written, axis=0), chunk.env, num_envs)
+        opened = jax.tree.map(
+            lambda old, new: old.at[column].set(jnp.take_along_axis(new, newest, axis=0)[0], mode="drop"),
+            index.open,
+            after,
+        )
+        number = index.number.at[row, env].set(episode.number, mode="drop")
+        tree = index.returns if self.returns is None else self.returns.write(index.returns, length, steps, row, env)
+        counts = index.fits
+        if isinstance(counts, fits.Fits):
+            counts = fits.record(counts, self.fit, position, episode.length, row, env)
+        return EpisodeIndex(number, table, opened, tree, counts)
+
+    def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
+        """Return a reader of rows with their returns, if these are recorded."""
+        recorded = self.returns
+        if recorded is None or as_added:
+            return reader
+        return reader.map(lambda rows, row, env: recorded.attach(rows, _returns_of_rows(storage, recorded, row, env)))
+
+    def mark_break(self, storage: Ring, broken: Break) -> EpisodeIndex:
+        """Close open episodes; their returns go on with the stored value of what follows, if there is one."""
+        index, (length, num_envs) = storage.episodes, ring.shape(storage)
+        opened = _next_episode(index.open, broken.where & (index.open.length > 0), length)
+        tree = index.returns
+        if self.returns is not None:
+            value = returns.steps_of(broken.newest, self.returns).value
+            row, env = jnp.where(broken.is_cut, broken.row, length), jnp.arange(num_envs, dtype=jnp.int32)
+            tree = self.returns.cut(tree, length, row, env, value)
+        return index._replace(open=opened, returns=tree)
+
+    def describe(self, storage: Ring) -> dict[str, jax.Array]:
+        """Count the stored episodes."""
+        return {"episodes": jnp.sum(count(storage), dtype=jnp.int32)}
 
 
 def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_rows: int) -> Open:
@@ -177,7 +227,7 @@ def of_rows(storage: Ring, row: jax.Array, env: jax.Array) -> Span:
     return of_number(storage, storage.episodes.number.at[row, env].get(mode="clip"), env)
 
 
-def returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, env: jax.Array) -> jax.Array:
+def _returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, env: jax.Array) -> jax.Array:
     """Return the episodic returns of stored rows, for indices of any common shape."""
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
     # With bootstrapping, every end settles its episode.
@@ -188,6 +238,7 @@ def returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, en
 @jax.jit
 def describe(storage: Ring, handle: Handle) -> Episode:
     """Return what is known about the episodes of the rows that handles of any shape name."""
+    index_of(storage)
     slots, is_stored = handles.locate(storage, handle)
     row, env = ring.unravel(storage, jnp.where(is_stored, slots, 0))
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
@@ -197,32 +248,3 @@ def describe(storage: Ring, handle: Handle) -> Episode:
     )
     zero = jnp.where(span.zero == FAR, -1, zero)
     return Episode(begin, end, age - span.end, zero, span.begin_is_stored, span.is_ended, is_stored)
-
-
-def mark_break(storage: Ring, recorded: EpisodicReturns | None, where: jax.Array) -> Ring:
-    """Close the open episodes of environments: their newest stored rows become truncated, unless they are ends.
-
-    Args:
-        storage: the ring.
-        recorded: the returns that the index records, if any.
-        where: `bool[N]`, the environments concerned.
-    """
-    length, num_envs = ring.shape(storage)
-    env = jnp.arange(num_envs, dtype=jnp.int32)
-    row = ring.row_of_age(storage, jnp.zeros_like(env), env)
-    is_stored = jnp.broadcast_to(ring.of_env(storage.size, env) > 0, env.shape)
-    newest = ring.read(storage, row, env)
-    old = named_field(newest, "truncated")
-    cut = where & is_stored & ~named_field(newest, "terminated").astype(bool)
-    truncated = jnp.where(cut, jnp.ones_like(old), old)
-    field = named_field(storage.data, "truncated").at[row, env].set(truncated)
-    storage = storage._replace(data=with_field(storage.data, "truncated", field))
-    index = storage.episodes
-    if not isinstance(index, EpisodeIndex):
-        return storage
-    opened = _next_episode(index.open, where & (index.open.length > 0), length)
-    tree = index.returns
-    if recorded is not None:
-        value = returns.steps_of(newest, recorded).value
-        tree = recorded.cut(tree, length, jnp.where(cut, row, length), env, value)
-    return storage._replace(episodes=index._replace(open=opened, returns=tree))

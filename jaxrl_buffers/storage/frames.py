@@ -10,7 +10,6 @@ behind the write head. All of these lie in one array, so that reading a stack is
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +19,15 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers._checks import check_fields, named_field, require_choice, require_integer, with_field
-from jaxrl_buffers.materialized import materialized
+from jaxrl_buffers._checks import require_choice, require_integer
+from jaxrl_buffers._fields import check_fields, named_field, with_field
+from jaxrl_buffers._xla import keep, set_at, stack_bytes
 from jaxrl_buffers.storage import ring
-from jaxrl_buffers.storage.ring import Reader, Ring, Rows
+from jaxrl_buffers.storage import rows as rows_module
+from jaxrl_buffers.storage._leaves import write_rows
+from jaxrl_buffers.storage.reader import Reader
+from jaxrl_buffers.storage.ring import Break, Chunk, Places, Ring
+from jaxrl_buffers.storage.rows import Rows
 from jaxrl_buffers.types import PyTree
 
 PADDINGS = ("edge", "zeros")
@@ -33,12 +37,11 @@ ROWS_PER_FINAL = 8  # by default
 class FrameStore(struct.PyTreeNode):
     """The frames of a ring, and what is needed to find them."""
 
-    images: PyTree  # leaves [T + F + 1, N, ...]
+    images: Rows  # [T + F + 1, N]
     steps: jax.Array  # int32[T, N]: how many rows of its episode came before, at most stack - 1
     final: jax.Array  # int32[T, N]: of rows that end an episode, the number of its final frame
     next_steps: jax.Array  # int32[N]: the steps of the row to come, at most stack; zero iff it begins an episode
     next_final: jax.Array  # int32[N]: the number of the final frame to come
-    lookback: int = struct.field(pytree_node=False)
 
 
 class Frames(struct.PyTreeNode):
@@ -76,7 +79,15 @@ class Frames(struct.PyTreeNode):
         if self.num_finals is not None:
             require_integer("Frames", "num_finals", self.num_finals, 1)
 
-    def init(self, structure: PyTree, shape: tuple[int, int]) -> FrameStore:
+    place = "frames"
+    is_wanted = True
+
+    @property
+    def lookback(self) -> int:
+        """How many older rows hold the frames of a row."""
+        return self.stack - 1
+
+    def init(self, structure: PyTree, shape: tuple[int, int], platform: str | None) -> FrameStore:
         """Return the frames of an empty ring of shape `(T, N)` for rows of the given structure."""
         stacked = "obs" if self.stacked is None else f"obs.{self.stacked}"
         check_fields(structure, "Frames", (stacked, "next_obs", "terminated", "truncated"))
@@ -84,64 +95,68 @@ class Frames(struct.PyTreeNode):
         if obs != next_obs:
             raise ValueError(f"init(): Frames needs `obs` and `next_obs` alike, the example has {obs} and {next_obs}.")
         num_finals = -(-shape[0] // ROWS_PER_FINAL) if self.num_finals is None else self.num_finals
-        num_rows = shape[0] + num_finals + 1
-
-        def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-            return jnp.zeros((num_rows, shape[1], *leaf.shape), leaf.dtype)
-
-        images = jax.tree.map(zeros, self._map(self._frame_structure, obs))
+        images = rows_module.empty(
+            self._map(self._frame_structure, obs), (shape[0] + num_finals + 1, shape[1]), platform
+        )
         steps, final, next_steps, next_final = (jnp.zeros(axes, jnp.int32) for axes in (shape, shape, *[shape[1:]] * 2))
-        return FrameStore(images, steps, final, next_steps, next_final, self.stack - 1)
+        return FrameStore(images, steps, final, next_steps, next_final)
 
-    def row_structure(self, storage: Ring) -> PyTree:
-        """Return the shapes and dtypes of one row as it is added."""
+    def kept(self, rows: PyTree) -> PyTree:
+        """Return rows without their observations."""
+        return _with_observations(rows, (), ())
 
-        def unstacked(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype)
+    def added(self, storage: Ring, structure: PyTree) -> PyTree:
+        """Return the structure of rows with their observations."""
 
         def stacked(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             place = self.axis % (len(leaf.shape) + 1)
             return jax.ShapeDtypeStruct((*leaf.shape[:place], self.stack, *leaf.shape[place:]), leaf.dtype)
 
-        obs = self._map(stacked, jax.tree.map(unstacked, storage.frames.images))
-        return _with_observations(ring.row_structure(storage), obs, obs)
+        obs = self._map(stacked, storage.frames.images.structure)
+        return _with_observations(structure, obs, obs)
 
-    def record(self, before: Ring, written: Ring, rows: Rows) -> Ring:
-        """Return the ring `written` with its frames, given the ring as it was and the whole rows that were written."""
-        store, (length, num_envs) = before.frames, ring.shape(before)
-        num_finals = _num_finals(before)
-        known = (rows.env >= 0) & (rows.env < num_envs) & (rows.lengths > 0)
-        offset = jnp.arange(jax.tree.leaves(rows.data)[0].shape[0], dtype=jnp.int32)[:, None]
-        is_written = known[None] & (offset < rows.lengths[None])
-        ended = is_written & _is_end(rows.data)
+    def record(self, before: Ring, chunk: Chunk) -> FrameStore:
+        """Return the frames after a chunk, given the ring as it was."""
+        store, num_envs = before.frames, ring.shape(before)[1]
+        places, num_finals = ring.places(before, chunk), _num_finals(before)
+        ended = places.is_written & _is_end(chunk.rows)
         count = jnp.cumsum(ended, axis=0, dtype=jnp.int32)
-        env = jnp.broadcast_to(rows.env[None], is_written.shape)
-        row = jnp.where(is_written, ring.wrap(ring.of_env(before.head % length, env) + offset, length), length)
-        final = ring.wrap(_of_env(store.next_final, env) + count - ended, _modulus(num_finals))
-        steps = self._steps_of_chunk(_of_env(store.next_steps, rows.env), ended)
-        newest = jnp.maximum(rows.lengths - 1, 0)[None]
+        final = ring.wrap(_of_env(store.next_final, places.env) + count - ended, _modulus(num_finals))
+        steps = self._steps_of_chunk(_of_env(store.next_steps, chunk.env), ended)
         # Of more final frames than there is room for, the last ones stay.
-        kept = ended & (count[-1:] - count < num_finals)
-        outside = length + num_finals + 1
-        places = [
-            jnp.where(is_written, row, outside),
-            jnp.where(kept, length + final % num_finals, outside),
-            jnp.where(known, length + num_finals, outside)[None],
-        ]
-        obs, next_obs = (self._map(self._newest_frame, named_field(rows.data, name)) for name in ("obs", "next_obs"))
-        images = _write_images(before, places, rows, obs, next_obs)
-        column = jnp.where(known, rows.env, num_envs)
+        is_kept = ended & (count[-1:] - count < num_finals)
+        newest = jnp.maximum(chunk.lengths - 1, 0)[None]
         after = jnp.take_along_axis(jnp.where(ended, 0, jnp.minimum(steps + 1, self.stack)), newest, axis=0)[0]
-        next_final = ring.wrap(_of_env(store.next_final, rows.env) + count[-1], _modulus(num_finals))
-        return written._replace(
-            frames=store.replace(
-                images=images,
-                steps=_write_rows(before, store.steps, row, rows.env, jnp.minimum(steps, self.stack - 1)),
-                final=_write_rows(before, store.final, row, rows.env, final),
-                next_steps=store.next_steps.at[column].set(after, mode="drop"),
-                next_final=store.next_final.at[column].set(next_final, mode="drop"),
-            )
+        next_final = ring.wrap(_of_env(store.next_final, chunk.env) + count[-1], _modulus(num_finals))
+        column = jnp.where(jnp.any(places.is_written, axis=0), chunk.env, num_envs)
+        return FrameStore(
+            images=self._write_images(before, chunk, places, jnp.where(is_kept, final % num_finals, num_finals + 1)),
+            steps=_write_numbers(before, store.steps, places, jnp.minimum(steps, self.stack - 1)),
+            final=_write_numbers(before, store.final, places, final),
+            next_steps=store.next_steps.at[column].set(after, mode="drop"),
+            next_final=store.next_final.at[column].set(next_final, mode="drop"),
         )
+
+    def _write_images(self, before: Ring, chunk: Chunk, places: Places, final: jax.Array) -> Rows:
+        """Write the newest frames of a chunk `[K, E]`: of rows, final ones `[K, E]`, and the one behind the head."""
+        (length, _), images = ring.shape(before), before.frames.images
+        obs, next_obs = (self._map(self._newest_frame, named_field(chunk.rows, name)) for name in ("obs", "next_obs"))
+        behind = images.shape[0] - 1
+        if ring.is_lockstep(before):
+            images = images.write(obs, before.head % length, length)
+            images = images.write(jax.tree.map(lambda leaf: leaf[-1:], next_obs), behind, behind + 1)
+            return images.write_at(next_obs, length + final, places.env)
+        newest, columns = jnp.maximum(chunk.lengths - 1, 0)[None], jnp.arange(chunk.env.shape[0])[None]
+        last = jax.tree.map(lambda leaf: leaf[newest, columns], next_obs)
+        is_written = jnp.any(places.is_written, axis=0)[None]
+        place = [
+            jnp.where(places.is_written, places.row, behind + 1),
+            length + final,
+            jnp.where(is_written, behind, behind + 1),
+        ]
+        frames = jax.tree.map(lambda *parts: jnp.concatenate(parts), obs, next_obs, last)
+        place = jnp.concatenate(place)
+        return images.write_at(frames, place, jnp.broadcast_to(chunk.env[None], place.shape))
 
     def _steps_of_chunk(self, next_steps: jax.Array, ended: jax.Array) -> jax.Array:
         """Return how many rows came before each of `[K, E]` in its episode, at most a little more than `stack`."""
@@ -149,9 +164,10 @@ class Frames(struct.PyTreeNode):
         begin = lax.cummax(jnp.where(jnp.roll(ended, 1, axis=0) & (offset > 0), offset, -1))
         return jnp.minimum(jnp.where(begin < 0, next_steps[None] + offset, offset - begin), self.stack)
 
-    def reader(self, storage: Ring) -> Reader:
-        """Return a reader of whole rows."""
-        return Reader(storage, (functools.partial(self._completed, storage),), functools.partial(is_complete, storage))
+    def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
+        """Return a reader of rows with their observations."""
+        complete = functools.partial(_has_field, storage)
+        return reader.map(functools.partial(self._completed, storage))._replace(complete=complete)
 
     def _completed(self, storage: Ring, rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
         """Return stored rows with their observations."""
@@ -166,15 +182,35 @@ class Frames(struct.PyTreeNode):
         # Both stacks of a row are cut from one strip of frames: that of `next_obs` begins and ends one frame later.
         strip = jnp.concatenate([place, following], axis=-1)
         is_padding = jnp.pad(offset > steps, [*[(0, 0)] * row.ndim, (0, 1)])
-        strips = self._map(
-            lambda leaf: self._padded(_gather(storage, leaf, strip, env), is_padding),
-            store.images,
-            lambda leaf: _gather(storage, leaf, strip[..., -2:], env),
-        )
+        whole, frames = _gather(storage, strip[..., -2:], env), _gather(storage, strip, env)
+        strips = self._map(lambda leaf, _: self._padded(leaf, is_padding), frames, lambda _, leaf: leaf, whole)
         obs = self._map(lambda frames: self._joined(frames[:, :-1]), strips, lambda frames: frames[:, 0])
         next_obs = self._map(lambda frames: self._joined(frames[:, 1:]), strips, lambda frames: frames[:, 1])
         obs, next_obs = jax.tree.map(lambda leaf: leaf.reshape(*row.shape, *leaf.shape[1:]), (obs, next_obs))
         return _with_observations(rows, obs, next_obs)
+
+    def mark_break(self, storage: Ring, broken: Break) -> FrameStore:
+        """Let the frame behind the newest row of every open episode be a final one."""
+        store, (length, num_envs), num_finals = storage.frames, ring.shape(storage), _num_finals(storage)
+        env = jnp.arange(num_envs, dtype=jnp.int32)
+        is_open = broken.where & (store.next_steps > 0)
+        place = jnp.where(is_open, length + store.next_final % num_finals, length + num_finals + 1)[None]
+        row = jnp.where(is_open, broken.row, length)[None]
+        behind = store.images.read((length + num_finals) * num_envs + env[None])
+        return FrameStore(
+            images=store.images.write_at(behind, place, env[None]),
+            steps=store.steps,
+            final=_write_numbers_at(store.final, row, env[None], store.next_final[None]),
+            next_steps=jnp.where(broken.where, 0, store.next_steps),
+            next_final=ring.wrap(store.next_final + is_open, _modulus(num_finals)),
+        )
+
+    def describe(self, storage: Ring) -> dict[str, jax.Array]:
+        """Count the stored rows whose final observation is gone."""
+        length, num_envs = ring.shape(storage)
+        row, env = ring.unravel(storage, jnp.arange(length * num_envs, dtype=jnp.int32))
+        is_stored = ring.age_of_row(storage, row, env) < ring.of_env(storage.size, env)
+        return {"lost_finals": jnp.sum(_is_lost(storage, row, env) & is_stored, dtype=jnp.int32)}
 
     def _padded(self, frames: jax.Array, is_padding: jax.Array) -> jax.Array:
         """Return frames `[B, S, ...]` with what stands for those before the begin of an episode."""
@@ -185,11 +221,9 @@ class Frames(struct.PyTreeNode):
     def _joined(self, frames: jax.Array) -> jax.Array:
         """Return frames `[B, stack, ...]` as stacks, along their axis."""
         axis = self.axis % (frames.ndim - 1)
-        if axis < frames.ndim - 2 or frames.dtype != jnp.uint8 or self.stack != 4:
+        if axis < frames.ndim - 2:
             return jnp.moveaxis(frames, 1, 1 + axis)
-        # Four bytes side by side are a word: put together as such, XLA's CPU backend uses vector instructions.
-        first, second, third, fourth = (frames[:, number].astype(jnp.uint32) for number in range(4))
-        return lax.bitcast_convert_type(first | second << 8 | third << 16 | fourth << 24, jnp.uint8)
+        return stack_bytes([frames[:, number] for number in range(self.stack)])
 
     def _newest_frame(self, leaf: jax.Array) -> jax.Array:
         """Return the last frames of stacks `[K, E, ...]`."""
@@ -207,24 +241,23 @@ class Frames(struct.PyTreeNode):
         return jax.ShapeDtypeStruct((*shape[:place], *shape[place + 1 :]), leaf.dtype)
 
     def _map(
-        self, stacked: Callable[[Any], Any], observation: PyTree, whole: Callable[[Any], Any] = lambda leaf: leaf
+        self,
+        stacked: Callable[..., Any],
+        observation: PyTree,
+        whole: Callable[..., Any] = lambda leaf: leaf,
+        *others: PyTree,
     ) -> PyTree:
         """Apply one function to what is stacked, another one to the rest."""
 
-        def apply(path: tuple[Any, ...], leaf: Any) -> Any:
+        def apply(path: tuple[Any, ...], *leaves: Any) -> Any:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             is_stacked = self.stacked is None or f"{name}.".startswith(f"{self.stacked}.")
-            return stacked(leaf) if is_stacked and self.stack > 1 else whole(leaf)
+            return stacked(*leaves) if is_stacked and self.stack > 1 else whole(*leaves)
 
-        return jax.tree_util.tree_map_with_path(apply, observation)
-
-
-def without_observations(rows: PyTree) -> PyTree:
-    """Return what the ring itself holds of rows."""
-    return _with_observations(rows, (), ())
+        return jax.tree_util.tree_map_with_path(apply, observation, *others)
 
 
-def is_lost(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
+def _is_lost(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
     """Tell which rows end an episode whose final observation was overwritten."""
     store, num_finals = storage.frames, _num_finals(storage)
     number = store.final.at[row, env].get(mode="clip")
@@ -232,85 +265,33 @@ def is_lost(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
     return _is_end(ring.read(storage, row, env)) & (age >= num_finals)
 
 
-def has_stack(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Tell which rows have all the frames of their `obs`."""
-    steps = storage.frames.steps.at[row, env].get(mode="clip")
-    oldest = ring.age_of_row(storage, row, env) + steps
-    return oldest < ring.of_env(storage.size, env)
-
-
-def is_complete(storage: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Tell which rows have all their frames, those of their `next_obs` included."""
-    return has_stack(storage, row, env) & ~is_lost(storage, row, env)
-
-
-def has_field(storage: Ring, name: str, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Tell of which rows the field at a dotted path can be read."""
-    if not isinstance(storage.frames, FrameStore) or name.split(".")[0] not in ("obs", "next_obs"):
+def _has_field(storage: Ring, row: jax.Array, env: jax.Array, field: str | None) -> jax.Array:
+    """Tell of which rows a named field can be read, or all of them."""
+    if field not in ("obs", "next_obs", None):
         return jnp.ones(row.shape, bool)
-    return (has_stack if name.split(".")[0] == "obs" else is_complete)(storage, row, env)
+    steps = storage.frames.steps.at[row, env].get(mode="clip")
+    has_stack = ring.age_of_row(storage, row, env) + steps < ring.of_env(storage.size, env)
+    return has_stack if field == "obs" else has_stack & ~_is_lost(storage, row, env)
 
 
-def mark_break(storage: Ring, where: jax.Array) -> Ring:
-    """Let the frame behind the newest row of every open episode be a final one, in the environments `where[N]`."""
-    store = storage.frames
-    if not isinstance(store, FrameStore):
-        return storage
-    (length, num_envs), num_finals = ring.shape(storage), _num_finals(storage)
-    env = jnp.arange(num_envs, dtype=jnp.int32)
-    is_open = where & (store.next_steps > 0)
-    place = jnp.where(is_open, length + store.next_final % num_finals, length + num_finals + 1)[None]
-    row = jnp.where(is_open, ring.row_of_age(storage, jnp.zeros_like(env), env), length)[None]
-    images = _write(store.images, [place], env, [jax.tree.map(lambda leaf: leaf[-1:], store.images)])
-    return storage._replace(
-        frames=store.replace(
-            images=images,
-            final=_write(store.final, [row], env, [store.next_final[None]]),
-            next_steps=jnp.where(where, 0, store.next_steps),
-            next_final=ring.wrap(store.next_final + is_open, _modulus(num_finals)),
-        )
-    )
-
-
-def _write_images(storage: Ring, places: list[jax.Array], rows: Rows, obs: PyTree, next_obs: PyTree) -> PyTree:
-    """Write newest frames `[K, E, ...]` to their places: of rows, of final ones, and the one behind the head."""
-    images, newest = storage.frames.images, jnp.maximum(rows.lengths - 1, 0)[None]
+def _write_numbers(storage: Ring, numbers: jax.Array, places: Places, values: jax.Array) -> jax.Array:
+    """Write values `[K, E]` to the rows of a chunk: contiguously in lock-step."""
     if not ring.is_lockstep(storage):
-        last = jax.tree.map(lambda leaf: leaf[newest, jnp.arange(leaf.shape[1])[None]], next_obs)
-        return _write(images, places, rows.env, [obs, next_obs, last])
-    images = _write_rows(storage, images, places[0], rows.env, obs)
-    images = jax.tree.map(lambda leaf, new: ring.write_one(leaf, new[-1:], leaf.shape[0] - 1), images, next_obs)
-    return _write(images, places[1:2], rows.env, [next_obs])
-
-
-def _write_rows(storage: Ring, tree: PyTree, row: jax.Array, env: jax.Array, values: PyTree) -> PyTree:
-    """Write values `[K, E, ...]` to the rows `[K, E]` from the head on: contiguously in lock-step."""
-    if not ring.is_lockstep(storage):
-        return _write(tree, [row], env, [values])
+        return _write_numbers_at(numbers, places.row, places.env, values)
     length, _ = ring.shape(storage)
-    return jax.tree.map(lambda leaf, new: ring.write_rows(leaf, new, storage.head % length, length), tree, values)
+    return write_rows(numbers, values, storage.head % length, length)
 
 
-def _write(tree: PyTree, places: list[jax.Array], env: jax.Array, values: list[PyTree]) -> PyTree:
-    """Write values `[K, E, ...]` to places `[K, E]` of environments `[E]`, leaving out places behind the last one."""
-
-    def write(leaf: jax.Array, *new: jax.Array) -> jax.Array:
-        place, value = jnp.concatenate(places), jnp.concatenate(new)
-        if place.size == 1:  # a single place would be a slice update, for which XLA may copy the whole leaf
-            place = jnp.concatenate([place, jnp.full_like(place, leaf.shape[0])])
-            value = jnp.concatenate([value, value])
-        return leaf.at[place, jnp.broadcast_to(env[None], place.shape)].set(value, mode="drop")
-
-    return jax.tree.map(write, tree, *values)
+def _write_numbers_at(numbers: jax.Array, row: jax.Array, env: jax.Array, values: jax.Array) -> jax.Array:
+    return set_at(numbers, (row.reshape(-1), env.reshape(-1)), values.reshape(-1))
 
 
-def _gather(storage: Ring, leaf: jax.Array, place: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the frames `[B, S, ...]` of a leaf `[rows, N, ...]` at places `[..., S]`, where `B` is all but `S`."""
-    num_envs, shape = leaf.shape[1], leaf.shape[2:]
-    unknown = storage.frames.next_final[0]
-    index = materialized(jnp.ravel(place * num_envs + env[..., None]), unknown)
-    frames = leaf.reshape(-1, math.prod(shape)).at[index].get(mode="clip")
-    return materialized(frames, unknown).reshape(-1, place.shape[-1], *shape)
+def _gather(storage: Ring, place: jax.Array, env: jax.Array) -> PyTree:
+    """Return the frames `[B, S, ...]` at places `[..., S]`, where `B` is all but `S`."""
+    images, unknown = storage.frames.images, storage.frames.next_final[0]
+    index = place * images.shape[1] + env[..., None]
+    frames = images.read(index.reshape(-1, place.shape[-1]))
+    return jax.tree.map(lambda leaf: keep(leaf, unknown), frames)
 
 
 def _with_observations(rows: PyTree, obs: PyTree, next_obs: PyTree) -> PyTree:
@@ -322,7 +303,7 @@ def _is_end(rows: PyTree) -> jax.Array:
 
 
 def _num_finals(storage: Ring) -> int:
-    return jax.tree.leaves(storage.frames.images)[0].shape[0] - ring.shape(storage)[0] - 1
+    return storage.frames.images.shape[0] - ring.shape(storage)[0] - 1
 
 
 def _modulus(num_finals: int) -> int:

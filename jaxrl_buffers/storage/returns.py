@@ -20,7 +20,8 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers._checks import check_fields, field_at, is_no_number, named_field, require_number, shown, with_field
+from jaxrl_buffers._checks import is_no_number, require_number, shown
+from jaxrl_buffers._fields import check_fields, field_at, named_field, with_field
 from jaxrl_buffers.types import PyTree, Scalar
 
 FAN_OUT = 8

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import starts
-from jaxrl_buffers._checks import field_at, named_field, require_choice, require_number, with_field
+from jaxrl_buffers._checks import require_choice, require_number
+from jaxrl_buffers._fields import field_at, named_field, with_field
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers.storage import episodes, ring
-from jaxrl_buffers.storage.ring import Reader
+from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import PyTree, Scalar, View, Window
 from jaxrl_buffers.views.n_step import NStep
 

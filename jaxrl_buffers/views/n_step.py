@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_buffers._checks import named_field, require_integer, require_number
-from jaxrl_buffers.storage.ring import Reader
+from jaxrl_buffers._checks import require_integer, require_number
+from jaxrl_buffers._fields import named_field
+from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 
 
@@ -54,41 +55,41 @@ class NStep(struct.PyTreeNode):
     def __call__(self, reader: Reader, slots: jax.Array, key: jax.Array) -> Batch:
         """Return the transitions that begin at `slots[B]`; `key` is not used."""
         row, env = reader.locate(slots)
-        offset = jnp.arange(self.n, dtype=jnp.int32)[None]
-        rows = reader.later(row[:, None], offset) if self.n > 1 else row[:, None]
-        # Only what is used of each read is gathered: XLA drops the other fields.
-        steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
-        terminated = named_field(steps, "terminated").astype(bool)
-        ended = terminated | named_field(steps, "truncated").astype(bool)
-        used = (offset <= reader.age(row, env)[:, None]) & ~ended_before(ended)
-        used = used if self.n > 1 else jnp.ones_like(used)  # known without looking, which saves the work
-        last = jnp.sum(used, axis=1, dtype=jnp.int32) - 1
-        last_row = reader.later(row, last) if self.n > 1 else row
-        first_step, last_step = reader.read(row, env), reader.read(last_row, env)
-        reward, discount = _discounted(named_field(steps, "reward"), used, terminated, self.gamma)
+        steps = reader.steps(row, env, self.n)
+        reward, discount, num_steps = self._summed(steps.each(), reader.age(row, env))
+        last = num_steps - 1 if self.n > 1 else 0
+        first_step, last_step = steps.at(0), steps.at(last)
         return Batch(
             obs=named_field(first_step, "obs"),
             action=named_field(first_step, "action"),
             reward=reward,
             discount=discount,
             next_obs=named_field(last_step, "next_obs"),
-            mask=reader.is_complete(last_row, env),
+            mask=reader.is_complete(steps.row_at(last), env),
             extras=optional_extras(first_step),
         )
 
+    def _summed(self, steps: list[PyTree], age: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the reward, the discount of what follows and the number of the steps that are used, `[B]` each.
 
-def _discounted(
-    reward: jax.Array, used: jax.Array, terminated: jax.Array, gamma: Scalar
-) -> tuple[jax.Array, jax.Array]:
-    """Sum up the used rewards `[B, n, ...]` and return the discount of what follows."""
-    gamma = jnp.asarray(gamma, jnp.float32)
-    powers = jnp.cumprod(jnp.where(jnp.arange(used.shape[1] + 1) == 0, 1, gamma))
-    dtype = jnp.promote_types(reward.dtype, jnp.float32)
-    used_rewards, factor = (x.reshape(*x.shape, *[1] * (reward.ndim - 2)) for x in (used, powers[None, :-1]))
-    # An unused reward may be anything, also NaN, which a factor of zero would let through.
-    total = jnp.sum(jnp.where(used_rewards, reward.astype(dtype), 0) * factor.astype(dtype), axis=1)
-    bootstraps = ~jnp.any(used & terminated, axis=1)
-    return total, jnp.where(bootstraps, powers[jnp.sum(used, axis=1)], 0)
+        Step by step, because compilers make one kernel of it.
+        """
+        gamma = jnp.asarray(self.gamma, jnp.float32)
+        is_used, num_steps = jnp.ones(age.shape, bool), jnp.zeros(age.shape, jnp.int32)
+        power, total, discount = jnp.ones((), jnp.float32), 0, jnp.zeros(age.shape, jnp.float32)
+        for number, rows in enumerate(steps):
+            if number > 0:
+                is_used &= number <= age
+            reward, terminated = named_field(rows, "reward"), named_field(rows, "terminated").astype(bool)
+            reward = reward.astype(jnp.promote_types(reward.dtype, jnp.float32))
+            # An unused reward may be anything, also NaN, which a factor of zero would let through.
+            is_counted = is_used.reshape(-1, *[1] * (reward.ndim - 1))
+            total += jnp.where(is_counted, reward * power.astype(reward.dtype), 0)
+            power *= gamma
+            discount = jnp.where(is_used, jnp.where(terminated, 0, power), discount)
+            num_steps += is_used
+            is_used &= ~(terminated | named_field(rows, "truncated").astype(bool))
+        return jnp.asarray(total), discount, num_steps
 
 
 def ended_before(ended: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers._checks import require_integer, require_number
-from jaxrl_buffers.storage.ring import Reader
+from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar, Transition
 from jaxrl_buffers.views.n_step import ended_before
 

@@ -1,0 +1,141 @@
+"""`Storage`: a ring of rows, and what is kept beside them.
+
+A layer keeps something beside the rows: the frames of their observations, the index of their episodes. It hears of
+every write and may change how rows are read. The ring itself knows nothing of layers, and layers nothing of each other.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_buffers._fields import named_field
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.storage.reader import Reader
+from jaxrl_buffers.storage.ring import Break, Chunk, Ring
+from jaxrl_buffers.types import PyTree
+
+
+class Layer(Protocol):
+    """Something that is kept beside the rows of a ring."""
+
+    @property
+    def place(self) -> str:
+        """The field of `Ring` that holds the layer's state."""
+        ...
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a new ring has this layer. One that is there is kept up, whether it is still wanted or not."""
+        ...
+
+    @property
+    def lookback(self) -> int:
+        """How many older rows a row needs in order to be read."""
+        ...
+
+    def init(self, structure: PyTree, shape: tuple[int, int], platform: str | None) -> PyTree:
+        """Return the layer's state for an empty ring of shape `(T, N)`, whose added rows have this structure."""
+        ...
+
+    def kept(self, rows: PyTree) -> PyTree:
+        """Return what the ring itself holds of added rows."""
+        ...
+
+    def added(self, storage: Ring, structure: PyTree) -> PyTree:
+        """Return the structure of added rows, given that of what the ring holds: the inverse of `kept`."""
+        ...
+
+    def record(self, before: Ring, chunk: Chunk) -> PyTree:
+        """Return the layer's state after a chunk of added rows, given the ring before it."""
+        ...
+
+    def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
+        """Return a reader of rows as they were added and, unless `as_added`, with what the layer found out of them."""
+        ...
+
+    def mark_break(self, storage: Ring, broken: Break) -> PyTree:
+        """Return the layer's state after open episodes were closed."""
+        ...
+
+    def describe(self, storage: Ring) -> dict[str, jax.Array]:
+        """Return scalars to look at."""
+        ...
+
+
+class Storage(struct.PyTreeNode):
+    """How rows are stored and read; the state is a `Ring`.
+
+    Args:
+        layers: what is kept beside the rows, in the order in which reading goes through them.
+        length: `T`.
+        num_envs: `N`.
+        lockstep: whether all environments share one cursor.
+        platform: for which the rows are laid out; see `rows`.
+    """
+
+    layers: tuple[Layer, ...]
+    length: int = struct.field(pytree_node=False)
+    num_envs: int = struct.field(pytree_node=False)
+    lockstep: bool = struct.field(pytree_node=False)
+    platform: str | None = struct.field(pytree_node=False)
+
+    @property
+    def lookback(self) -> int:
+        """How many older rows a row needs in order to be read."""
+        return sum(layer.lookback for layer in self.layers)
+
+    def init(self, structure: PyTree) -> Ring:
+        """Return an empty ring for rows of the given shapes and dtypes."""
+        shape = (self.length, self.num_envs)
+        states = {layer.place: layer.init(structure, shape, self.platform) for layer in self.layers if layer.is_wanted}
+        return ring.init(self._kept(structure), *shape, self.lockstep, self.platform)._replace(**states)
+
+    def structure(self, storage: Ring) -> PyTree:
+        """Return the shapes and dtypes of one added row."""
+        structure = storage.rows.structure
+        for layer in reversed(self._present(storage)):
+            structure = layer.added(storage, structure)
+        return structure
+
+    def add(self, storage: Ring, chunk: Chunk) -> Ring:
+        """Append rows: in lock-step to all environments, else as many as each column of the chunk has."""
+        kept = chunk._replace(rows=self._kept(chunk.rows))
+        written = ring.write(storage, kept.rows) if ring.is_lockstep(storage) else ring.write_at(storage, kept)
+        return written._replace(**{layer.place: layer.record(storage, chunk) for layer in self._present(storage)})
+
+    def reader(self, storage: Ring, as_added: bool = False) -> Reader:
+        """Return a reader of rows as they were added; unless `as_added`, also with all that was found out of them."""
+        reader = Reader(storage)
+        for layer in self._present(storage):
+            reader = layer.reader(storage, reader, as_added)
+        return reader
+
+    def mark_break(self, storage: Ring, where: jax.Array) -> Ring:
+        """Close open episodes in the environments `where[N]`: their newest rows become truncated, if they end none."""
+        _, num_envs = ring.shape(storage)
+        env = jnp.arange(num_envs, dtype=jnp.int32)
+        row = ring.row_of_age(storage, jnp.zeros_like(env), env)
+        newest = ring.read(storage, row, env)
+        old = named_field(newest, "truncated")
+        is_stored = jnp.broadcast_to(ring.of_env(storage.size, env) > 0, env.shape)
+        is_cut = where & is_stored & ~named_field(newest, "terminated").astype(bool)
+        broken = Break(where, is_cut, newest, row)
+        states = {layer.place: layer.mark_break(storage, broken) for layer in self._present(storage)}
+        truncated = jnp.where(is_cut, jnp.ones_like(old), old)
+        return storage._replace(rows=storage.rows.set_field("truncated", truncated, row, env), **states)
+
+    def describe(self, storage: Ring) -> dict[str, jax.Array]:
+        """Return scalars to look at."""
+        return {name: value for layer in self._present(storage) for name, value in layer.describe(storage).items()}
+
+    def _kept(self, rows: PyTree) -> PyTree:
+        for layer in self.layers:
+            rows = layer.kept(rows)
+        return rows
+
+    def _present(self, storage: Ring) -> list[Layer]:
+        return [layer for layer in self.layers if jax.tree.leaves(getattr(storage, layer.place))]

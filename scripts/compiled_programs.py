@@ -1,0 +1,188 @@
+"""Read what a compiler for accelerators made of a program: what its loops copy, and what one step of them takes.
+
+    report(compiled, at_least=100_000)
+
+This looks at the program's loops, whose work is done in every step, or with `whole=True` at all of it. To a loop
+belongs all that its body calls. A loop inside of another one counts once, however often it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+
+
+class Report(NamedTuple):
+    """What one step of a program's loops does, or the whole program, as its compiler says."""
+
+    # Large arrays that are made anew, as `operation shape`: copied, padded, converted, transposed and so on. Writes in
+    # place are none, nor are prefetches into a TPU's on-chip memory, which come and go.
+    copies: list[str]
+    # Operations that run on their own. Each takes some microseconds on a GPU, whatever it does.
+    kernels: int
+    # On TPUs, the compiler's estimate; a v5e makes some 1.5e9 a second. None is given for gathers, scatters and plain
+    # writes of slices, and about 1.8k for any small fusion.
+    cycles: int | None
+    # Of the whole program, besides its arguments and results.
+    temp_bytes: int
+    argument_bytes: int
+
+
+class Instruction(NamedTuple):
+    """One line of a compiled program."""
+
+    name: str
+    shapes: list[str]  # of all arrays that come out, such as `f32[8,128]{1,0:T(8,128)S(1)}`
+    operation: str
+    operands: list[str]
+    number: int  # of a parameter, or of the part that is taken out of a tuple
+    called: list[str]  # the computations that it runs
+    cycles: int
+    is_root: bool
+
+
+Computation = dict[str, Instruction]
+Computations = dict[str, Computation]
+
+# What costs nothing by itself.
+FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "iota"}
+JOINED = 'custom_call_target="ConcatBitcast"'  # parts that were prefetched one after the other, side by side
+# What only passes arrays on, or runs other computations that are looked at themselves.
+CONTROL = {"while", "conditional", "call", "async-start", "async-update", "async-done", "opt-barrier"}
+# What writes into its first operand. Where that is needed afterwards, compilers copy it by an instruction of its own.
+WRITES = {"dynamic-update-slice", "scatter"}
+PASSED_ON = ""  # an array as it came in
+HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (\(?.*?) ([a-z][\w\-]*)\((.*)$")
+ARRAY = re.compile(r"\w+\[[\d,]*\](?:\{[^{}]*\})?")
+NUMBER = re.compile(r"^(\d+)\)|, index=(\d+)")
+CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.\-]+)")
+BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+ON_CHIP = "S(1)"
+
+
+def report(compiled: jax.stages.Compiled, at_least: int, whole: bool = False) -> Report:
+    """Return what the program's loops do, or with `whole` all of it; `at_least` elements make an array large."""
+    computations = parse(compiled.as_text() or "")
+    names = whole_program(computations) if whole else loops(computations)
+    lines = [line for name in names for line in computations[name].values()]
+    copies = [copy for line in lines for copy in copies_of(computations, line, at_least)]
+    memory = compiled.memory_analysis()
+    kernels, cycles = sum(map(is_kernel, lines)), sum(line.cycles for line in lines)
+    return Report(copies, kernels, cycles or None, memory.temp_size_in_bytes, memory.argument_size_in_bytes)
+
+
+def parse(text: str) -> Computations:
+    """Return the instructions of every computation by their names; the whole program is the last computation."""
+    computations: Computations = {}
+    computation: Computation = {}
+    for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
+        if head := HEAD.match(line):
+            computation = computations[head[1]] = {}
+        elif match := LINE.match(line):
+            computation[match[2]] = _instruction(*match.groups())
+    return computations
+
+
+def _instruction(root: str | None, name: str, shape: str, operation: str, rest: str) -> Instruction:
+    branches = [one.strip().lstrip("%") for group in BRANCHES.findall(rest) for one in group.split(",")]
+    number, cycles = NUMBER.search(rest), CYCLES.search(rest)
+    return Instruction(
+        name,
+        shapes=ARRAY.findall(shape),
+        operation="bitcast" if JOINED in rest else operation,
+        operands=re.findall(r"%([\w.\-]+)", rest.split(")", 1)[0]),
+        number=int(number[1] or number[2]) if number else 0,
+        called=[*CALLED.findall(rest), *branches],
+        cycles=int(cycles[1]) if cycles else 0,
+        is_root=root is not None,
+    )
+
+
+def loops(computations: Computations) -> list[str]:
+    """Return the computations that run once in every step of some loop."""
+    lines = [line for computation in computations.values() for line in computation.values()]
+    return _reached(computations, [name for line in lines if line.operation == "while" for name in line.called])
+
+
+def whole_program(computations: Computations) -> list[str]:
+    """Return the computations that run by themselves: not those inside of fusions and reductions."""
+    return _reached(computations, list(computations)[-1:])
+
+
+def _reached(computations: Computations, names: list[str]) -> list[str]:
+    found: dict[str, None] = {}
+    names = list(names)
+    while names:
+        name = names.pop()
+        if name not in found:
+            found[name] = None
+            names += [one for line in computations[name].values() if line.operation in CONTROL for one in line.called]
+    return list(found)
+
+
+def is_kernel(line: Instruction) -> bool:
+    """Tell whether an instruction does work of its own."""
+    return line.operation not in FREE | CONTROL and not line.operation.endswith("-done")
+
+
+def elements(shape: str) -> int:
+    """Return the number of elements of an array."""
+    return math.prod(int(size) for size in shape[shape.index("[") + 1 : shape.index("]")].split(",") if size)
+
+
+def copies_of(computations: Computations, line: Instruction, at_least: int) -> Iterator[str]:
+    """Yield the large arrays that an instruction makes anew, as `operation shape`."""
+    for number, shape in enumerate(line.shapes if is_kernel(line) else ()):
+        if elements(shape) >= at_least and not _is_aside(line, number):
+            maker = line.operation
+            if maker == "fusion":
+                maker = _maker(computations, line.called[0], number)[0] or "copy"
+            if maker not in WRITES:
+                yield f"{maker} {re.sub(r'{.*', '', shape)}"
+
+
+def _is_aside(line: Instruction, number: int) -> bool:
+    """Tell prefetches, and room that libraries work in, from copies."""
+    if line.operation.endswith("-start"):
+        target = 0 if line.operation == "copy-start" else 1  # the others name what they read first
+        return number != target or ON_CHIP in line.shapes[target]
+    return line.operation == "custom-call" and line.shapes[number].startswith("s8[")
+
+
+def _maker(computations: Computations, name: str, number: int) -> tuple[str, int]:
+    """Follow an output of a fusion back to the operation that makes it, or to a parameter.
+
+    Returns:
+        The operation, which is a write only if that is into a parameter, and the parameter's number.
+    """
+    computation = computations[name]
+
+    def follow(line: Instruction, number: int) -> tuple[str, int]:
+        if line.operation == "parameter":
+            return PASSED_ON, line.number
+        inputs = [computation[operand] for operand in line.operands]
+        if line.operation == "tuple":
+            return follow(inputs[number], 0)
+        if line.operation == "get-tuple-element":
+            return follow(inputs[0], line.number)
+        if line.operation == "bitcast":
+            return follow(inputs[0], 0)
+        if line.operation in WRITES:
+            return then(line.operation, inputs[number])
+        if line.operation == "fusion":
+            maker, parameter = _maker(computations, line.called[0], number)
+            return then(maker, inputs[parameter]) if maker in {PASSED_ON, *WRITES} else (maker, 0)
+        return line.operation, 0
+
+    def then(operation: str, source: Instruction) -> tuple[str, int]:
+        """Go on to where what was written into, or passed on, comes from."""
+        maker, parameter = follow(source, 0)
+        return (operation, parameter) if maker in {PASSED_ON, *WRITES} else (maker, 0)
+
+    return follow(next(line for line in computation.values() if line.is_root), number)

@@ -1,0 +1,107 @@
+"""Buffers of every kind, and the programs of theirs that are compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import helpers
+import jax
+import jax.numpy as jnp
+import registry
+from compiled_programs import report
+from compilers import compile_for
+
+import jaxrl_buffers as jb
+
+SMALL, LARGE = 2**16, 2**20  # slots
+NUM_ENVS = 128
+NUM_STEPS = 3
+BATCH = 32
+LARGE_ARRAY = LARGE // 8  # elements: the ring's arrays have more, and so have the leaves of a tree and their parents
+
+Buffer = jb.ReplayBuffer | jb.Mixture
+Step = Callable[[Any, Any, Any, jax.Array], tuple[Any, jax.Array]]  # buffer, state, rows, key -> state, what was used
+SAMPLERS: dict[str, Any] = {
+    "independent": jb.Uniform(),
+    "stratified": jb.Uniform("stratified"),
+    "distinct": jb.Uniform("distinct"),
+    "balanced": jb.Uniform("stratified", balanced=True),
+    "prioritized": jb.Prioritized(),
+    "recent": jb.Recent(jb.Uniform()),
+    "recent_prioritized": jb.Recent(jb.Prioritized(), adaptive=True),
+    "newest": jb.Newest(1_000.0),
+    "mix": jb.Mix(jb.Prioritized(), (jb.Newest(1_000.0), jb.Uniform("stratified")), (0.3, 0.2)),
+    "episodic": jb.Episodic(),
+    "whole_episodes": jb.Episodic(whole=True),
+}
+VIEWS: dict[str, Any] = {
+    "one_step": jb.NStep(),
+    "n_step": jb.NStep(n=3),
+    "sequence": jb.Sequence(4, burn_in=1, period=2),
+    "within_episode": jb.Sequence(3, within_episode=True),
+    "hindsight": jb.Hindsight(jb.NStep(n=3), achieved="next_obs.x", relabel=registry.relabel),
+}
+
+
+def for_platform(buffer: Any, platform: str) -> Any:
+    """Return the buffer as it is on another platform."""
+    if isinstance(buffer, jb.Mixture):
+        return buffer.replace(buffers=tuple(for_platform(part, platform) for part in buffer.buffers))
+    has_platform = "platform" in {field.name for field in dataclasses.fields(buffer)}
+    return buffer.replace(platform=platform) if has_platform else buffer
+
+
+def example_chunk(*axes: int) -> Any:
+    """Return the shapes of rows to add."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), helpers.EXAMPLE)
+
+
+def key_shapes(*axes: int) -> jax.ShapeDtypeStruct:
+    """Return the shapes of keys."""
+    return jax.eval_shape(lambda: jax.random.split(jax.random.key(0), axes))
+
+
+def total(values: Any) -> jax.Array:
+    """Use every number, so that nothing is left out."""
+    return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(values)), jnp.float32(0))
+
+
+def main_step(buffer: Buffer, state: Any, rows: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+    """Add, sample and update priorities."""
+    state = buffer.add(state, rows)
+    sample = buffer.sample(state, key, BATCH)
+    state = buffer.update_priorities(state, sample.handle, jnp.linspace(0.1, 1.0, BATCH))
+    return state, total((sample.batch, sample.weights))
+
+
+def other_step(buffer: jb.ReplayBuffer, state: Any, rows: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+    """Do all else that takes no longer in a larger buffer."""
+    state = buffer.observe(buffer.mark_break(buffer.add(state, rows)), 1.0)
+    sample = buffer.sample(state, key, BATCH)
+    state, oldest, stored = buffer.dequeue(buffer.drop_oldest(state, 1), 1)
+    read = buffer.read(state, sample.handle, key)
+    counts = buffer.size(state), buffer.num_valid(state), buffer.age(state, sample.handle)
+    field, has_field = buffer.get_field(state, "obs", sample.handle)
+    episode = buffer.episode(state, sample.handle) if buffer.keep_episodes else ()
+    return state, total((oldest, stored, read, counts, field, has_field, episode))
+
+
+def compile_loop(kind: str, buffer: Buffer, step: Step = main_step, num_rows: int = 2) -> jax.stages.Compiled:
+    """Compile the loop of a step, with a state that is donated."""
+    buffer = for_platform(buffer, kind)
+
+    def loop(buffer: Buffer, state: Any, inputs: Any) -> Any:
+        return jax.lax.scan(lambda state, inputs: step(buffer, state, *inputs), state, inputs)
+
+    inputs = example_chunk(NUM_STEPS, num_rows, buffer.num_envs), key_shapes(NUM_STEPS)
+    state = jax.eval_shape(buffer.init, helpers.EXAMPLE)
+    return compile_for(kind, loop, buffer, state, inputs, donate_argnums=1)
+
+
+def assert_in_place(compiled: jax.stages.Compiled, num_slots: int = LARGE, whole: bool = False) -> None:
+    """Check that nothing as large as the ring or a tree is made anew, and that there is no room for such a thing."""
+    read = report(compiled, LARGE_ARRAY, whole)
+    assert read.copies == [], f"{len(read.copies)} copies, {read.temp_bytes:,} bytes for a while: {read.copies}"
+    assert read.temp_bytes < num_slots, f"{read.temp_bytes:,} bytes for a while"  # not even one byte a slot

@@ -1,0 +1,83 @@
+"""Every buffer compiles for TPU and GPU, and nothing as large as its ring or tree is made anew in a loop."""
+
+from __future__ import annotations
+
+import itertools
+
+import helpers
+import jax
+import jax.numpy as jnp
+import pytest
+from accelerators import programs
+from accelerators.programs import BATCH, LARGE, NUM_ENVS, SAMPLERS, SMALL, VIEWS, assert_in_place, compile_loop
+from compilers import compile_for
+from registry import ALL, BUFFERS
+
+import jaxrl_buffers as jb
+
+LENGTH = LARGE // NUM_ENVS
+CENTRAL = ["n_step", "prioritized_n_step", "frames"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_buffer_of_the_registry(kind, name):
+    assert_in_place(compile_loop(kind, ALL[name](LENGTH, NUM_ENVS)))
+
+
+# With every pair comes one choice of the other options, in turn: cursors, chunks of one row, returns.
+PAIRS = list(itertools.product(SAMPLERS, VIEWS))
+
+
+@pytest.mark.parametrize("number", range(len(PAIRS)), ids=["-".join(pair) for pair in PAIRS])
+def test_every_sampler_with_every_view(kind, number):
+    sampler, view = PAIRS[number]
+    buffer = jb.ReplayBuffer(
+        SAMPLERS[sampler],
+        VIEWS[view],
+        length=LENGTH,
+        num_envs=NUM_ENVS,
+        lockstep=number % 3 != 0,
+        returns=jb.EpisodicReturns() if number % 7 == 0 else None,
+    )
+    assert_in_place(compile_loop(kind, buffer, num_rows=1 + number % 2))
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_all_other_operations(kind, name):
+    buffer = BUFFERS[name](LENGTH, NUM_ENVS).replace(keep_episodes=True)
+    assert_in_place(compile_loop(kind, buffer, programs.other_step))
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+@pytest.mark.parametrize("operation", ["add", "sample", "update"])
+def test_each_operation_alone(kind, operation, name):
+    buffer = programs.for_platform(BUFFERS[name](LENGTH, NUM_ENVS), kind)
+    state = jax.eval_shape(buffer.init, helpers.EXAMPLE)
+    handle = jax.eval_shape(lambda state, key: buffer.sample(state, key, BATCH).handle, state, programs.key_shapes())
+    program, *inputs = {
+        "add": (buffer.add, programs.example_chunk(2, NUM_ENVS)),
+        "sample": (lambda state, key: buffer.sample(state, key, BATCH), programs.key_shapes()),
+        "update": (buffer.update_priorities, handle, jax.ShapeDtypeStruct((BATCH,), jnp.float32)),
+    }[operation]
+    donated = () if operation == "sample" else 0
+    assert_in_place(compile_for(kind, program, state, *inputs, donate_argnums=donated), whole=True)
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_temporary_memory_does_not_grow(kind, name):
+    sizes = []
+    for num_slots in (SMALL, LARGE):
+        compiled = compile_loop(kind, BUFFERS[name](num_slots // NUM_ENVS, NUM_ENVS))
+        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    # A tree of 16 times the leaves has a level or two more: of a few nodes for each row that is written or sampled.
+    assert sizes[1] <= sizes[0] + 1_000 * BATCH, sizes
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_operations_on_all_that_is_stored_compile(kind, name):
+    def program(buffer, state):
+        rows, stored = buffer.gather_all(state)
+        return buffer.clear(buffer.reprioritize(state)), buffer.stats(state), programs.total((rows, stored))
+
+    buffer = programs.for_platform(BUFFERS[name](SMALL // NUM_ENVS, NUM_ENVS), kind)
+    compile_for(kind, program, buffer, jax.eval_shape(buffer.init, helpers.EXAMPLE), donate_argnums=1)

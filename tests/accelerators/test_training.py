@@ -1,0 +1,60 @@
+"""The training program of every agent compiles for TPU and GPU, and does not copy the ring."""
+
+from __future__ import annotations
+
+import pytest
+from accelerators import programs
+from compilers import compile_for
+
+import jaxrl_buffers as jb
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Plan, Recurrent, Torso, environments, train
+
+SMALL = Torso((16,))
+REMEMBERING = Torso((16,), memory="gru", memory_size=16)
+IMAGES = Torso((16,), channels=(4,))
+NUM_ENVS, NUM_ROWS = 16, 8
+LENGTH = programs.LARGE // NUM_ENVS
+TASKS = {
+    "ddqn": ("CartPole-v1", lambda space: DDQN(space, SMALL)),
+    "ddpg": ("Pendulum-v1", lambda space: DDPG(space, SMALL)),
+    "td3": ("Pendulum-v1", lambda space: TD3(space, SMALL)),
+    "sac": ("Pendulum-v1", lambda space: SAC(space, SMALL)),
+    "sac_discrete": ("CartPole-v1", lambda space: SAC(space, SMALL)),
+    "mpo": ("Pendulum-v1", lambda space: MPO(space, SMALL)),
+    "mpo_discrete": ("CartPole-v1", lambda space: MPO(space, SMALL)),
+    "recurrent": ("MaskedCartPole-v1", lambda space: Recurrent(DDQN(space, REMEMBERING))),
+    "images": ("Breakout-MinAtar", lambda space: DDQN(space, IMAGES)),
+}
+
+
+def compile_training(kind, agent, buffer, env, plan):
+    buffer = buffer if isinstance(buffer, jb.Rollout) else programs.for_platform(buffer, kind)
+    return compile_for(kind, lambda key: train(key, agent, buffer, env, plan), programs.key_shapes())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_off_policy_training(kind, name):
+    environment, make_agent = TASKS[name]
+    env = environments.make(environment)
+    view = jb.Sequence(4, burn_in=1) if name == "recurrent" else jb.NStep(n=3)
+    buffer = jb.ReplayBuffer(jb.Prioritized(), view, length=LENGTH, num_envs=NUM_ENVS)
+    plan = Plan(
+        20 * NUM_ENVS,
+        num_envs=NUM_ENVS,
+        start_steps=16 * NUM_ENVS,
+        update_every=2 * NUM_ENVS,
+        num_updates=2,
+        mini_batch_size=programs.BATCH,
+        test_every=0,
+        num_test_episodes=2,
+    )
+    compiled = compile_training(kind, make_agent(env.action_space), buffer, env, plan)
+    programs.assert_in_place(compiled, num_slots=4 * programs.LARGE)  # besides the ring, networks and environments
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
+def test_on_policy_training(kind, environment):
+    env = environments.make(environment)
+    steps = NUM_ROWS * NUM_ENVS
+    plan = Plan(2 * steps, NUM_ENVS, start_steps=0, update_every=steps, num_updates=8, mini_batch_size=32, test_every=0)
+    compile_training(kind, PPO(env.action_space, SMALL), jb.rollout(NUM_ROWS, NUM_ENVS), env, plan)

@@ -1,0 +1,133 @@
+"""Workarounds for compilers: each changes no number, and is there on the platform that needs it alone."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_buffers import _xla
+
+PLUMBING = ("stablehlo.constant", "stablehlo.case", "stablehlo.return", "func.func")  # a case of the one branch chosen
+DTYPES = [jnp.int32, jnp.uint32, jnp.uint8, jnp.bool_, jnp.float32, jnp.bfloat16]
+
+
+def operations(platform, function, *args):
+    """Return the operations of a program as it is given to the compiler of a platform, without constants."""
+    text = jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+    return [name for name in re.findall(r"(?:stablehlo|func)\.\w+(?: @\w+)?", text) if name not in PLUMBING]
+
+
+def assert_plain_elsewhere(function, plain, *args):
+    """Check that a function is special on CPU, and the same program as a plain one on other platforms."""
+    for platform in ("tpu", "cuda"):
+        assert operations(platform, function, *args) == operations(platform, plain, *args)
+    assert operations("cpu", function, *args) != operations("cpu", plain, *args)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("unknown", [None, 0, 1, -1, 2**31 - 1])
+def test_what_is_kept_stays_as_it_is(dtype, unknown):
+    unknown = None if unknown is None else jnp.int32(unknown)
+    values = jnp.array([[0, 1, 7], [2**31 - 1, -1, -(2**31)]], jnp.int32).astype(dtype)
+    kept = jax.jit(_xla.keep)(values, unknown)
+    assert kept.dtype == dtype
+    np.testing.assert_array_equal(kept, values)
+    np.testing.assert_array_equal(jax.vmap(_xla.keep, in_axes=(0, None))(values, unknown), values)
+    assert _xla.keep(values[:0], unknown).shape == (0, 3)
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_is_kept_is_not_computed_in_the_gather(keep, unknown, optimized_code):
+    """Without it the multiplications are done again for each of the eight numbers of a row: the test can fail."""
+
+    def rows(one, other, index, number):
+        for _ in range(5):
+            index = index * index + 3
+        index = index & 63
+        index = _xla.keep(index, number if unknown else None) if keep else index
+        return one[index], other[index]
+
+    shapes = *jnp.zeros((2, 64, 8)), jnp.zeros(16, jnp.int32), jnp.int32(0)
+    text = jax.jit(rows).lower(*shapes).compile().as_text()
+    gathers = [part for part in re.split(r"\n\n", text) if " gather(" in part]
+    assert gathers
+    assert any(re.search(r"s32\S* multiply\(", part) for part in gathers) is not keep
+
+
+def test_values_are_kept_on_cpu_alone():
+    def kept(values):
+        return _xla.keep(values)
+
+    assert_plain_elsewhere(kept, lambda values: values, jnp.arange(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("read", [0.0, -1.0, float("nan"), float("inf"), 3, False])
+def test_what_is_ordered_stays_as_it_is(dtype, read):
+    values = jnp.array([[0, 1, 7], [2**31 - 1, -1, -(2**31)]], jnp.int32).astype(dtype)
+    ordered = jax.jit(_xla.order_after)(values, jnp.asarray(read))
+    assert ordered.dtype == dtype
+    np.testing.assert_array_equal(ordered, values)
+
+
+def test_values_are_ordered_on_cpu_alone():
+    def ordered(values, read):
+        return _xla.order_after(values, read)
+
+    assert_plain_elsewhere(ordered, lambda values, read: values, jnp.arange(3), jnp.float32(0))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 31, 32, 48, 50, 128])
+def test_sums_are_made_in_the_same_order_at_any_width(width):
+    """The second half is added to the first, what is left over stays behind it."""
+    values = np.random.default_rng(width).random((4, width)).astype(np.float32) ** 20
+    parts = values
+    while (size := parts.shape[1] // 2) > 0:
+        parts = np.concatenate([parts[:, :size] + parts[:, size : 2 * size], parts[:, 2 * size :]], axis=1)
+    np.testing.assert_array_equal(jax.jit(_xla.sum_in_order)(values), parts[:, 0])
+
+
+@pytest.mark.parametrize(("width", "is_special"), [(8, False), (128, True)])
+def test_wide_rows_are_laid_out_anew_on_tpu_alone(width, is_special):
+    rows, layout = jnp.zeros((16, width)), "stablehlo.custom_call @LayoutConstraint"
+    assert (layout in operations("tpu", _xla.sum_in_order, rows)) is is_special
+    for platform in ("cpu", "cuda"):
+        assert layout not in operations(platform, _xla.sum_in_order, rows)
+
+
+@pytest.mark.parametrize("places", [[4], [9], [1, 4], []])
+def test_single_writes_are_as_any_other(places):
+    array, places = jnp.zeros((6, 2, 3)), jnp.array(places, jnp.int32)
+    values = 1 + jnp.arange(2.0 * places.size).reshape(-1, 2)
+    index = (places, slice(None), places % 3)
+    written = jax.jit(lambda array, values: _xla.set_at(array, index, values))(array, values)
+    np.testing.assert_array_equal(written, array.at[index].set(values, mode="drop"))
+
+
+def test_single_writes_are_doubled_on_cpu_alone():
+    def written(array, place, values):
+        return _xla.set_at(array, (place,), values)
+
+    def plain(array, place, values):
+        return array.at[place].set(values, mode="drop")
+
+    array = jnp.zeros((6, 2))
+    assert_plain_elsewhere(written, plain, array, jnp.zeros(1, jnp.int32), array[:1])
+    two = array, jnp.zeros(2, jnp.int32), array[:2]
+    assert operations("cpu", written, *two) == operations("cpu", plain, *two)
+
+
+def test_runs_are_set_in_one_kernel_on_gpu_alone():
+    def written(array, begin, values, valid):
+        return _xla.set_run(array, begin, values, valid, length=30, wraps=True)
+
+    args = jnp.zeros(40), jnp.int32(25), jnp.ones(8), jnp.ones(8, bool)
+    for platform, is_scatter in (("cuda", True), ("tpu", False), ("cpu", False)):
+        found = operations(platform, written, *args)
+        assert ("stablehlo.scatter" in found) is is_scatter
+        assert found.count("stablehlo.dynamic_update_slice") == (0 if is_scatter else 2)
