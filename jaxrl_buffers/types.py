@@ -235,6 +235,25 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class MarksRows(Protocol):
+    """What a sampler may have besides: a faster `mark` of rows that were written together in lock-step."""
+
+    def mark_rows(
+        self,
+        state: PyTree,
+        begin: jax.Array,
+        slots: jax.Array,
+        legal: jax.Array,
+        priorities: jax.Array | None = None,
+    ) -> PyTree:
+        """Take note of slots `[K, N]` as `mark` does; those inside the storage are `begin, begin + 1, ...` in order.
+
+        Behind the last slot of the storage they go on at slot 0, but not within a row.
+        """
+        ...
+
+
+@runtime_checkable
 class View(Protocol):
     """Decides what drawn starts mean.
 

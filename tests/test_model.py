@@ -44,9 +44,15 @@ class Older(struct.PyTreeNode):
 BUFFERS = BUFFERS | {
     "lookback": lambda length, num_envs: jb.ReplayBuffer(
         jb.Prioritized(), Older(), length=length, num_envs=num_envs, lockstep=False
-    )
+    ),
+    "wide_lookback": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(fan_out=128), Older(), length=length, num_envs=num_envs
+    ),
+    "wide_sequences": lambda length, num_envs: jb.sequences(
+        length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(fan_out=32)
+    ),
 }
-CASES["lookback"] = (5, 2)
+CASES |= {"lookback": (5, 2), "wide_lookback": (5, 2), "wide_sequences": (24, 3)}
 BUFFERS |= {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
 CASES |= {f"{name}_on_tpu": shape for name, shape in CASES.items()}
 

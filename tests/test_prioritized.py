@@ -12,6 +12,9 @@ from helpers import number_buffer, scalars
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import host, segment_tree
+from jaxrl_buffers.samplers._marking import mark
+from jaxrl_buffers.storage import ring
+from jaxrl_buffers.types import MarksRows
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}  # leaves are the priorities themselves
 FAN_OUTS = [8, 128]  # a narrow tree and a wide one
@@ -77,20 +80,18 @@ def test_row_20_frequencies_follow_the_priorities(stratified):
     assert np.abs(z).max() < 4
 
 
-def test_draws_from_many_ranges_do_not_wear_out_their_random_numbers(monkeypatch):
-    """Of 4096 environments with five starts each, by numbers of 13 bits, which can name two places in each of them."""
-    uniform = jax.random.uniform
-    monkeypatch.setattr(jax.random, "uniform", lambda *args: jnp.floor(uniform(*args) * 2**13) / 2**13)
-    begins = jnp.arange(0, 8 * 4096, 8, dtype=jnp.int32)
+def test_draws_from_many_ranges_do_not_wear_out_their_random_numbers():
+    """Of 2^16 environments with five starts each, by places of which a float32 could name 51 in each start."""
+    begins = jnp.arange(0, 8 * 2**16, 8, dtype=jnp.int32)
 
     @jax.jit
     def draw(key):
-        tree = segment_tree.from_leaves(jnp.ones(8 * 4096))
+        tree = segment_tree.from_leaves(jnp.ones(8 * 2**16))
         return segment_tree.draw_ranges(tree, key, 20_000, begins, begins + 5, stratified=False)[0]
 
     indices = draw(jax.random.key(0))
     helpers.assert_frequencies(np.bincount(np.asarray(indices) % 8), np.ones(5))
-    assert np.unique(np.asarray(indices) // 8).size > 4_000
+    assert np.unique(np.asarray(indices) // 8).size > 16_000
 
 
 def test_the_weighted_mean_is_the_uniform_mean():
@@ -306,3 +307,64 @@ def test_given_priorities_count_for_starts_that_become_legal_at_once():
     assert helpers.leaves(state).tolist() == [4, 7, 0, 0, 0, 0, 0, 0]
     state = helpers.add(buffer, state, scalars([3]))
     assert helpers.leaves(state)[:4].tolist() == [4, 7, 7, 0]
+
+
+@pytest.mark.parametrize(("is_recent", "lockstep"), [(False, True), (True, False)])
+def test_the_fan_out_changes_no_batch_where_sums_are_exact(is_recent, lockstep):
+    """Through adds that wrap, updates with duplicates, stale handles and drops: priorities are powers of two."""
+    rng, states = np.random.default_rng(0), {}
+    for fan_out in (4, 8, 32, 128):
+        sampler = jb.Prioritized(fan_out=fan_out, **RAW)
+        sampler = jb.Recent(sampler, eta=0.99, c_min=8.0) if is_recent else sampler
+        states[fan_out] = number_buffer(50, 3, view=jb.Sequence(2), sampler=sampler, lockstep=lockstep)
+    number = 0
+    for step in range(12):
+        num_rows = int(rng.choice([1, 4, 17]))
+        rows = scalars(range(number, number + num_rows), 3)
+        number += num_rows
+        given, updates = (2.0 ** rng.integers(-3, 4, shape) for shape in ((num_rows, 3), 40))
+        samples = {}
+        for fan_out, (buffer, state) in states.items():
+            state = helpers.add(buffer, state, rows, priorities=given if step % 2 else None)
+            if step == 8:
+                state = helpers.drop_oldest(buffer, state, num_rows=5)
+            samples[fan_out] = helpers.sample(buffer, state, jax.random.key(step), batch_size=40, progress=0.03)
+            state = helpers.update_priorities(buffer, state, samples[fan_out].handle, updates)
+            states[fan_out] = buffer, state
+        for sample in samples.values():
+            chex.assert_trees_all_equal(sample[:2], samples[8][:2])
+            np.testing.assert_allclose(sample.weights, samples[8].weights, rtol=1e-6)
+        for _, state in states.values():
+            np.testing.assert_array_equal(helpers.leaves(state), helpers.leaves(states[8][1]))
+    assert np.unique(samples[8].handle.position).size > 10
+
+
+class Plain:
+    """A sampler of a user's own, which knows of nothing but slots."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __getattr__(self, name):
+        if name == "mark_rows":
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+
+def test_rows_are_marked_alike_where_a_sampler_knows_of_slots_only():
+    """In a wide tree, whose rows are else marked as a run: through wraps, with a lookahead, inside another sampler."""
+    sampler = jb.Prioritized(fan_out=128, **RAW)
+    assert isinstance(sampler, MarksRows)
+    assert not isinstance(Plain(sampler), MarksRows)
+    storage = ring.init(jax.ShapeDtypeStruct((), jnp.float32), 50, 3, lockstep=True)
+    lookahead, env = 2, jnp.arange(3, dtype=jnp.int32)
+    kinds = sampler, jb.Newest(100.0, sampler), jb.Newest(100.0, Plain(sampler))
+    states = {kind: kind.init((50, 3)) for kind in kinds}
+    for num_rows in (1, 30, 48, 7, 50):
+        position = storage.head + jnp.arange(-lookahead, num_rows, dtype=jnp.int32)[:, None]
+        storage = ring.write(storage, jnp.zeros((num_rows, 3)))
+        window = jb.Window(jnp.int32(lookahead), storage.size)
+        states = {kind: mark(kind, state, storage, window, position, env) for kind, state in states.items()}
+        first, *others = states.values()
+        for other in others:
+            chex.assert_trees_all_equal(other, first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from reference import ReferenceSegmentTree
 
 from jaxrl_buffers import host, segment_tree
 from jaxrl_buffers._xla import writes
+from jaxrl_buffers.segment_tree import runs
 
 SIZES = {4: [65], 8: [1, 2, 3, 4, 7, 8, 9, 15, 16, 65, 128], 32: [200], 128: [100, 300]}
 SHAPES = [(size, fan_out) for fan_out, sizes in SIZES.items() for size in sizes]
@@ -102,9 +105,12 @@ def test_a_small_range_keeps_its_mass_beside_a_huge_one(fan_out):
     np.testing.assert_allclose(part.total, 1.4, rtol=1e-6)
 
 
-@pytest.mark.parametrize("path", ["_set_in_order", "_set_without_duplicates"])
-def test_the_last_valid_duplicate_wins(path):
-    """On both ways to set leaves, whichever the platform takes."""
+@pytest.mark.parametrize(
+    ("path", "most_pairs"), [("_set_in_order", 16), ("_set_without_duplicates", 16), ("_set_without_duplicates", 15)]
+)
+def test_the_last_valid_duplicate_wins(path, most_pairs, monkeypatch):
+    """On all ways to set leaves, whichever the platform takes, and however many there are."""
+    monkeypatch.setattr(writes, "MOST_PAIRS", most_pairs)
     rng = np.random.default_rng(0)
     set_leaves = jax.jit(getattr(writes, path))
     for _ in range(20):
@@ -242,9 +248,9 @@ def test_stratified_draws_hit_every_stratum_once():
 
 
 @pytest.mark.usefixtures("optimized_code")
-@pytest.mark.parametrize("batch_size", [64, 4096])
+@pytest.mark.parametrize("batch_size", [64, 4096, 30_000])
 @pytest.mark.parametrize("is_ranged", [False, True])
-def test_strata_are_kept_where_random_numbers_are_redrawn(batch_size, is_ranged):
+def test_strata_are_kept_in_large_trees(batch_size, is_ranged):
     """Up to the rounding of float32: in trees of any size, each draw touches its own equal part of the mass."""
     rng = np.random.default_rng(0)
     values = (rng.gamma(0.5, size=40_000) * (rng.random(40_000) > 0.3)).astype(np.float32)
@@ -300,19 +306,28 @@ def test_vmapped_trees_equal_a_loop_over_trees(fan_out):
     chex.assert_trees_all_equal(stacked, jax.tree.map(lambda *parts: np.stack(parts), *single))
 
 
-def test_the_fan_out_changes_no_result_where_sums_are_exact():
-    """Not even a draw, up to the size at which random numbers are drawn afresh on the way."""
-    values = np.random.default_rng(0).integers(0, 4, 1_000).astype(np.float32)
-    thresholds = jnp.arange(values.sum())
-    answers = []
-    for fan_out in FAN_OUTS:
-        tree = segment_tree.from_leaves(jnp.asarray(values), fan_out)
-        drawn = draw(tree, jax.random.key(3), batch_size=64)
-        answers.append(
-            (drawn, find(tree, thresholds), find_between(tree, 100, 900, thresholds), summarize(tree, 5, 800))
-        )
-    for other in answers[1:]:
-        chex.assert_trees_all_equal(other, answers[0])
+@functools.partial(jax.jit, static_argnames="stratified")
+def answers(tree, begins, ends, thresholds, stratified):
+    """Ask everything that can be asked of a tree."""
+    return (
+        segment_tree.draw(tree, jax.random.key(3), 300, stratified),
+        segment_tree.draw_ranges(tree, jax.random.key(4), 300, begins, ends, stratified),
+        segment_tree.find(tree, thresholds),
+        segment_tree.find_between(tree, begins[0], ends[-1], thresholds),
+        segment_tree.reduce(tree, begins[-1], ends[-1]),
+    )
+
+
+@pytest.mark.parametrize(("size", "stratified"), [(5, True), (1_000, False), (70_001, True)])
+def test_the_fan_out_changes_no_result_where_sums_are_exact(size, stratified):
+    """Not even a draw, whichever way and from whichever range."""
+    values = np.random.default_rng(0).integers(0, 4, size).astype(np.float32)
+    thresholds = jnp.linspace(0, values.sum(), 500).round()
+    begins, ends = jnp.array([size // 4, 0, size - size // 3]), jnp.array([size // 2, size // 5, size])
+    trees = [segment_tree.from_leaves(jnp.asarray(values), fan_out) for fan_out in FAN_OUTS]
+    first, *others = (answers(tree, begins, ends, thresholds, stratified) for tree in trees)
+    for other in others:
+        chex.assert_trees_all_equal(other, first)
 
 
 @pytest.mark.parametrize("fan_out", NARROW_AND_WIDE)
@@ -324,3 +339,54 @@ def test_writes_that_are_promised_to_be_unique(fan_out):
     chex.assert_trees_all_equal(written, segment_tree.from_leaves(expected, fan_out))
     at_once = writes._set_at_once(jnp.arange(20.0), places, jnp.full(4, 9.0), jnp.array([True, True, True, True]))
     np.testing.assert_array_equal(at_once, expected)
+
+
+RUNS = [("write_run", *shape) for shape in [*SHAPES, (2_000, 4)]]
+RUNS += [("_write_one_by_one", *shape) for shape in [(65, 4), (9, 8), (200, 32), (300, 128)]]
+RUNS += [("_write_slices", *shape) for shape in [(200, 32), (300_000, 32), (100, 128), (300, 128), (40_000, 128)]]
+
+
+@pytest.mark.parametrize(("path", "size", "fan_out"), RUNS)
+def test_runs_of_leaves_match_the_reference(path, size, fan_out):
+    """On every way that a platform may take: of any length, across the end, some entries left out.
+
+    Trees of several stored levels are among them: levels of at most 256 rows are not stored in wide ones.
+    """
+    write_run = jax.jit(getattr(runs, path), static_argnames="wraps")
+    rng = np.random.default_rng(size)
+    expected = rng.integers(0, 4, size).astype(np.float32)
+    tree = segment_tree.from_leaves(jnp.asarray(expected), fan_out)
+    for count in sorted({1, min(2, size), min(fan_out, size), size // 2 or 1, size}):
+        begins = [0, size - 1, int(rng.integers(size)), max(size - count, 0)]
+        for number, begin in enumerate(begins):
+            wraps = begin + count > size or number % 2 == 0  # without wrapping, it may still be said that it might
+            values = rng.integers(0, 9, count).astype(np.float32)
+            where = rng.random(count) < 0.7
+            for offset in np.flatnonzero(where):
+                expected[(begin + offset) % size] = values[offset]
+            tree = write_run(tree, jnp.int32(begin), jnp.asarray(values), jnp.asarray(where), wraps=wraps)
+            chex.assert_trees_all_equal(tree, segment_tree.from_leaves(jnp.asarray(expected), fan_out))
+
+
+def test_what_cannot_be_a_leaf_is_left_out_of_a_run():
+    tree, values = segment_tree.from_leaves(jnp.arange(1.0, 7.0), 128), jnp.array([9, np.nan, -1, np.inf, 8])
+    written = jax.jit(segment_tree.write_run)(tree, jnp.int32(2), values)
+    assert leaves(written).tolist() == [8, 2, 9, 4, 5, 6]
+    chex.assert_trees_all_equal(segment_tree.write_run(tree, jnp.int32(0), jnp.zeros(0)), tree)
+
+
+@pytest.mark.parametrize("path", ["_set_run_at_once", "_set_slices"])
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_runs_are_set_on_every_path(path, length):
+    """Where the array goes on behind the ring, its rest stays as it is."""
+    options = {"length": length} | ({"wraps": True} if path == "_set_slices" else {})
+    set_run = jax.jit(functools.partial(getattr(writes, path), **options))
+    rng = np.random.default_rng(0)
+    for count in range(1, length + 1):
+        for begin in range(length):
+            expected, values = np.arange(9, dtype=np.float32), rng.random(count).astype(np.float32)
+            valid = rng.random(count) < 0.7
+            got = set_run(jnp.asarray(expected), jnp.int32(begin), values, valid)
+            for offset in np.flatnonzero(valid):
+                expected[(begin + offset) % length] = values[offset]
+            np.testing.assert_array_equal(got, expected)

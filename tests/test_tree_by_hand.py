@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_buffers import segment_tree
-from jaxrl_buffers.segment_tree import ranges
+from jaxrl_buffers.segment_tree import Place, ranges
+from jaxrl_buffers.segment_tree import _places as places
 
 HEIGHTS = [(8, 8), (9, 8), (64, 8), (65, 8), (300, 8), (70, 4), (300, 32), (300, 128)]  # of one level to four
 find = jax.jit(segment_tree.find)
@@ -91,22 +94,58 @@ def test_a_written_tree_is_that_of_its_leaves(num_written, fan_out):
 @pytest.mark.parametrize("wide", [False, True])
 def test_picking_a_child(wide):
     masses = jnp.array([[0.0, 2, 0, 3, 0]] * 6 + [[0.0] * 5])
-    child, rest, mass = segment_tree.pick(masses, jnp.array([0.0, 1.5, 2, 4.5, 5, 9, 1]), wide)
+    child, rest = segment_tree.pick(masses, places.at(jnp.array([0.0, 1.5, 2, 4.5, 5, 9, 1])), wide)
     assert child.tolist() == [1, 1, 3, 3, 3, 3, 0]
-    assert rest[:4].tolist() == [0, 1.5, 0, 2.5]
-    assert np.all(rest[4:] >= mass[4:])  # past the end, where the last child is to be taken further down as well
-    assert mass.tolist() == [2, 2, 3, 3, 3, 3, 0]
-    shared = segment_tree.pick(masses[:1], jnp.array([0.0, 4.5]), wide=True)
-    assert [part.tolist() for part in shared] == [[1, 3], [0, 2.5], [2, 3]]
+    assert rest.high[:4].tolist() == [0, 1.5, 0, 2.5]
+    assert np.all(rest.high[4:6] >= 3)  # past the end, where the last child is to be taken further down as well
+    shared, inside = segment_tree.pick(masses[:1].repeat(1 if wide else 2, 0), places.at(jnp.array([0.0, 4.5])), wide)
+    assert (shared.tolist(), inside.high.tolist()) == ([1, 3], [0, 2.5])
 
 
-def test_strata_do_not_overlap():
-    ends = np.float32([0, 0.25, np.nextafter(np.float32(1), np.float32(0))])
-    for uniform in ends:
-        places = np.asarray(segment_tree.fractions(jnp.full(4_096, uniform), stratified=True), np.float64) * 4_096
-        assert np.all(np.floor(places) == np.arange(4_096))
-        np.testing.assert_allclose(places - np.arange(4_096), uniform, atol=3e-4)
-        np.testing.assert_array_equal(segment_tree.fractions(jnp.full(3, uniform), stratified=False), uniform)
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_low_part_of_a_place_decides_at_a_border(wide):
+    """One part in 2^30 before the border of two children, on it and behind it; and so for what is left of the place."""
+    place = Place(jnp.full(3, 2.0), jnp.array([-(2.0**-30), 0, 2.0**-30]))
+    child, rest = segment_tree.pick(jnp.array([[2.0, 3.0]] * 3), place, wide)
+    assert child.tolist() == [0, 1, 1]
+    assert rest.high.tolist() == [2, 0, 2.0**-30]
+    assert rest.low.tolist() == [-(2.0**-30), 0, 0]
+
+
+def exact(place):
+    """Return places as fractions of whole numbers."""
+    pairs = zip(np.asarray(place.high, np.float64).tolist(), np.asarray(place.low, np.float64).tolist(), strict=True)
+    return [Fraction(high) + Fraction(low) for high, low in pairs]
+
+
+@pytest.mark.parametrize("total", [1.0, 1234.567, 3e37, 1e-20])
+@pytest.mark.parametrize(("batch_size", "stratified"), [(64, True), (100, True), (5_000, True), (100, False)])
+def test_places_have_as_many_bits_as_two_random_words(total, batch_size, stratified):
+    """Against fractions of whole numbers: `(stratum + u) / B` of the mass, for a `u` of 48 bits."""
+    total, key = np.float32(total), jax.random.key(0)
+    words = jax.random.key_data(jax.random.split(key, batch_size)).tolist()
+    uniforms = [Fraction(one >> 8, 2**24) + Fraction(two >> 8, 2**48) for one, two in words]
+    if stratified:
+        uniforms = [(stratum + uniform) / batch_size for stratum, uniform in enumerate(uniforms)]
+    place = jax.jit(places.draw, static_argnums=(1, 3))(key, batch_size, total, stratified)
+    errors = [got - uniform * Fraction(float(total)) for got, uniform in zip(exact(place), uniforms, strict=True)]
+    assert max(map(abs, errors)) < Fraction(float(total)) / 2**45
+    assert np.all(np.abs(place.low) <= np.spacing(place.high) / 2)
+
+
+def test_what_is_left_of_a_place_is_as_precise():
+    rng = np.random.default_rng(0)
+    place = jax.jit(places.draw, static_argnums=(1, 3))(jax.random.key(0), 1_000, np.float32(7), False)
+    mass = np.float32(exact(place)) * rng.random(1_000).astype(np.float32) ** rng.integers(0, 30, 1_000)
+    left = jax.jit(places.behind)(place, mass.astype(np.float32))
+    expected = [one - Fraction(float(other)) for one, other in zip(exact(place), mass.astype(np.float32), strict=True)]
+    errors = [got - wanted for got, wanted in zip(exact(left), expected, strict=True)]
+    assert max(map(abs, errors)) < Fraction(7, 2**47)
+
+
+def test_a_number_exceeds_a_place_iff_it_exceeds_what_is_before_it():
+    place = Place(jnp.full(3, 4.0), jnp.array([-(2.0**-26), 0, 2.0**-26]))
+    assert places.before(place).tolist() == [np.nextafter(np.float32(4), np.float32(0)), 4, 4]
 
 
 @pytest.mark.parametrize("fan_out", [8, 128])
@@ -132,35 +171,6 @@ def test_draws_inside_of_ranges(fan_out):
 
 def test_a_range_is_chosen_by_its_share_of_the_mass():
     masses = jnp.array([0.0, 2.0, 0.0, 3.0, 0.0])
-    chosen, rest = ranges._choose_range(masses, jnp.array([0.0, 1.5, 2.0, 4.5, 5.0]))
+    chosen, rest = ranges._choose_range(masses, places.at(jnp.array([0.0, 1.5, 2.0, 4.5, 5.0])))
     assert chosen.tolist() == [1, 1, 3, 3, 3]
-    assert rest.tolist() == [0, 1.5, 0, 2.5, 3]
-
-
-def test_numbers_are_drawn_afresh_when_their_bits_are_used_up():
-    scale = float(2**ranges.BITS_PER_UNIFORM)
-    mass, drawn_for = jnp.array([1.0, 1.0]), jnp.array([scale, 1.01 * scale])
-    residual, now_for, _ = ranges._drawn_afresh(jnp.full(2, 0.5), mass, jnp.full(2, 0.25), drawn_for, None)
-    assert residual.tolist() == [0.25, 0.5]
-    assert now_for.tolist() == [scale, 1]
-
-
-def test_numbers_are_drawn_afresh_inside_their_strata():
-    """A node of mass 4, of which the strata cover the middle, the begin, the end, all, and, by rounding, nothing."""
-    residual = jnp.array([2.0, 1.0, 3.0, 1.0, 6.0])
-    room = segment_tree.Room(jnp.array([1.0, 9.0, 1.0, 9.0, 1.0]), jnp.array([0.5, 1.0, 9.0, 9.0, 1.0]))
-    drawn, after = segment_tree.draw_afresh(jnp.full(5, 0.25), residual, jnp.full(5, 4.0), room)
-    assert drawn.tolist() == [1.375, 0.5, 2.5, 1.0, 4.0]
-    assert (drawn - after.before).tolist() == (residual - room.before).tolist()
-    assert (drawn + after.behind).tolist() == (residual + room.behind).tolist()
-    anywhere, nothing = segment_tree.draw_afresh(jnp.full(5, 0.25), residual, jnp.full(5, 4.0), None)
-    assert anywhere.tolist() == [1.0] * 5
-    assert nothing is None
-
-
-def test_the_room_of_a_draw_reaches_to_the_ends_of_its_stratum():
-    room = segment_tree.room_of(jnp.array([0.125, 0.5, 0.9375]), jnp.float32(6))
-    np.testing.assert_allclose(room.before, [0.75, 1.0, 1.625], rtol=1e-5)
-    np.testing.assert_allclose(room.behind, [1.25, 1.0, 0.375], rtol=1e-5)
-    assert segment_tree.room_of(jnp.zeros(segment_tree.MOST_STRATA), jnp.float32(6)) is not None
-    assert segment_tree.room_of(jnp.zeros(segment_tree.MOST_STRATA + 1), jnp.float32(6)) is None
+    assert rest.high.tolist() == [0, 1.5, 0, 2.5, 3]

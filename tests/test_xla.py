@@ -120,3 +120,14 @@ def test_single_writes_are_doubled_on_cpu_alone():
     assert_plain_elsewhere(written, plain, array, jnp.zeros(1, jnp.int32), array[:1])
     two = array, jnp.zeros(2, jnp.int32), array[:2]
     assert operations("cpu", written, *two) == operations("cpu", plain, *two)
+
+
+def test_runs_are_set_in_one_kernel_on_gpu_alone():
+    def written(array, begin, values, valid):
+        return _xla.set_run(array, begin, values, valid, length=30, wraps=True)
+
+    args = jnp.zeros(40), jnp.int32(25), jnp.ones(8), jnp.ones(8, bool)
+    for platform, is_scatter in (("cuda", True), ("tpu", False), ("cpu", False)):
+        found = operations(platform, written, *args)
+        assert ("stablehlo.scatter" in found) is is_scatter
+        assert found.count("stablehlo.dynamic_update_slice") == (0 if is_scatter else 2)

@@ -9,16 +9,16 @@ can go.
     writes.py     writes of single elements and rows
 """
 
-from jaxrl_buffers._xla.values import as_fraction, keep, order_after, stack_bytes, sum_in_order
-from jaxrl_buffers._xla.writes import set_at, set_last_wins, set_row, without_duplicates
+from jaxrl_buffers._xla.values import keep, order_after, stack_bytes, sum_in_order
+from jaxrl_buffers._xla.writes import set_at, set_last_wins, set_row, set_run, without_duplicates
 
 __all__ = [
-    "as_fraction",
     "keep",
     "order_after",
     "set_at",
     "set_last_wins",
     "set_row",
+    "set_run",
     "stack_bytes",
     "sum_in_order",
     "without_duplicates",

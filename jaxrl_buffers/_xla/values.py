@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
@@ -66,20 +65,6 @@ def order_after(values: jax.Array, read: jax.Array) -> jax.Array:
 
 def _behind(values: jax.Array, read: jax.Array) -> jax.Array:
     return jnp.where(_ones(read) == 1, values, jnp.zeros_like(values))
-
-
-def as_fraction(values: jax.Array) -> jax.Array:
-    """Return numbers in `[0, 1]` as numbers in `[0, 1)`, with which others may be multiplied.
-
-    XLA would make `values * (mass / count)` of `values / count * mass`. Parts of a small mass are too small for a
-    float32, so all products would be zero. It does not look through this limit, which a fraction has anyhow.
-
-    Seen on: jaxlib 0.10.2, all platforms.
-    Gains: right draws from the smallest masses.
-    Pinned by: `test_the_smallest_masses_are_drawn_as_any_other`.
-    Can go when: XLA leaves the order of products alone. The limit at 1 stays.
-    """
-    return jnp.minimum(values, np.nextafter(np.float32(1), np.float32(0)))
 
 
 def stack_bytes(arrays: Sequence[jax.Array]) -> jax.Array:

@@ -7,9 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxrl_buffers.types import PyTree
+
+MOST_PAIRS = 1024  # so many writes are compared with each other; more of them are sorted
 
 
 def set_last_wins(
@@ -32,7 +35,7 @@ def set_last_wins(
 
 
 def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:
-    """Return the same writes in another order, valid only if no later valid one has the same index.
+    """Return the same writes, maybe in another order, valid only if no later valid one has the same index.
 
     For whom several arrays are written at the same places; see `set_last_wins`.
 
@@ -41,11 +44,69 @@ def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> 
         values: leaves `[B]`.
         valid: `bool[B]`.
     """
-    nowhere = jnp.iinfo(indices.dtype).max
+    count, nowhere = indices.shape[0], jnp.iinfo(indices.dtype).max
+    if count <= MOST_PAIRS:
+        places = jnp.where(valid, indices, nowhere)
+        number = np.arange(count)
+        is_later = (places[None] == places[:, None]) & (number[None] > number[:, None])
+        return indices, values, valid & ~jnp.any(is_later, axis=1)
     leaves, structure = jax.tree.flatten(values)
     indices, *leaves = lax.sort((jnp.where(valid, indices, nowhere), *leaves), num_keys=1, is_stable=True)
     is_last = jnp.append(indices[1:] != indices[:-1], True)
     return indices, jax.tree.unflatten(structure, leaves), is_last & (indices < nowhere)
+
+
+def set_run(
+    array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
+) -> jax.Array:
+    """Return `array` with `values` set at `begin, begin + 1, ...` where `valid`: in slices, or on GPU one by one.
+
+    TPUs write slices at once, and single numbers one after the other. On a GPU every slice is a kernel, of which single
+    numbers need one.
+
+    Seen on: jaxlib 0.10.2 and libtpu 0.0.51.
+    Gains: on a GPU, one kernel for a run that may wrap, not two.
+    Pinned by: `test_runs_are_set_in_one_kernel_on_gpu_alone`.
+    Can go when: XLA makes one kernel of neighboring slice updates.
+
+    Args:
+        array: any number of elements.
+        begin: `int32[]`.
+        values: `[M]`, at most `length`.
+        valid: `bool[M]`.
+        length: behind so many elements the run goes on at the first one.
+        wraps: whether it may; if not, one slice less is written.
+    """
+    at_once = functools.partial(_set_run_at_once, length=length)
+    slices = functools.partial(_set_slices, length=length, wraps=wraps)
+    return lax.platform_dependent(array, begin, values, valid, cuda=at_once, rocm=at_once, default=slices)
+
+
+def _set_run_at_once(array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int) -> jax.Array:
+    indices = begin + jnp.arange(values.shape[0], dtype=jnp.int32)
+    return _set_at_once(array, jnp.where(indices < length, indices, indices - length), values, valid)
+
+
+def _set_slices(
+    array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
+) -> jax.Array:
+    """Set a run as one or two slices.
+
+    `dynamic_update_slice` clamps its start, so a run that wraps is rolled by the overhang: its first part then ends at
+    the end, and its last part stands at the beginning.
+    """
+    if values.shape[0] == 1 < length:  # for the reason given in `set_at`
+        values, valid, wraps = jnp.pad(values, (0, 1)), jnp.pad(valid, (0, 1)), True
+    count = values.shape[0]
+    if not wraps:
+        kept = lax.dynamic_slice_in_dim(array, begin, count)
+        return lax.dynamic_update_slice_in_dim(array, jnp.where(valid, values, kept), begin, axis=0)
+    start = jnp.minimum(begin, length - count)
+    overhang = begin - start
+    values, valid, is_tail = jnp.roll(values, overhang), jnp.roll(valid, overhang), jnp.arange(count) < overhang
+    kept = lax.dynamic_slice_in_dim(array, start, count)
+    array = lax.dynamic_update_slice_in_dim(array, jnp.where(valid & ~is_tail, values, kept), start, axis=0)
+    return lax.dynamic_update_slice_in_dim(array, jnp.where(valid & is_tail, values, array[:count]), 0, axis=0)
 
 
 def set_at(array: jax.Array, index: tuple[Any, ...], values: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
@@ -77,6 +78,12 @@ class Wrapping(abc.ABC):
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
         """Pass on."""
         return self.each(state, lambda sampler, inner: sampler.mark(inner, slots, legal, priorities))
+
+    def mark_rows(
+        self, state: PyTree, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None
+    ) -> PyTree:
+        """Pass on."""
+        return self.each(state, lambda sampler, inner: mark_rows(sampler, inner, begin, slots, legal, priorities))
 
     def weights(self, draw: Draw) -> jax.Array:
         """Return the weights that `sampler` gives to the draw."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxrl_buffers import starts
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
-from jaxrl_buffers.types import PyTree, Sampler, Window
+from jaxrl_buffers.types import MarksRows, PyTree, Sampler, Window
 
 
 def mark(
@@ -30,8 +30,33 @@ def mark(
     # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
     owner = known & (age < length) & (~legal if only_dead else True)
     slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
+    if not ring.is_lockstep(storage):
+        return _mark_slots(sampler, state, slots, legal & owner, priorities)
+    gone = max(position.shape[0] - length, 0)  # rows that were overwritten by the last ones
+    begin = ring.wrap(position[gone, 0], ring.modulus(storage)) % length * num_envs
+    given = None if priorities is None else priorities[gone:]
+    return mark_rows(sampler, state, begin, slots[gone:], (legal & owner)[gone:], given)
+
+
+def mark_rows(
+    sampler: Sampler,
+    state: PyTree,
+    begin: jax.Array,
+    slots: jax.Array,
+    legal: jax.Array,
+    priorities: jax.Array | None = None,
+) -> PyTree:
+    """Tell a sampler of any kind about slots in order; see `MarksRows`."""
+    if isinstance(sampler, MarksRows):
+        return sampler.mark_rows(state, begin, slots, legal, priorities)
+    return _mark_slots(sampler, state, slots, legal, priorities)
+
+
+def _mark_slots(
+    sampler: Sampler, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None
+) -> PyTree:
     flat = None if priorities is None else priorities.reshape(-1)
-    return sampler.mark(state, slots.reshape(-1), (legal & owner).reshape(-1), flat)
+    return sampler.mark(state, slots.reshape(-1), legal.reshape(-1), flat)
 
 
 def mark_oldest(

@@ -16,7 +16,7 @@ from flax import struct
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
-from jaxrl_buffers._xla import set_last_wins, without_duplicates
+from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -48,8 +48,7 @@ class Prioritized(struct.PyTreeNode):
         initial: the priority of new starts while no larger one is stored.
         eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
         stratified: draw one start from each of `B` equal parts of the mass instead of independently. This holds but
-            for rounding, by less than 1e-6 of the mass, up to a `B` of 4096; with more, neighboring parts may share
-            their draws in large buffers.
+            for rounding, by less than 1e-6 of the mass.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
             `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
         fan_out: of the segment tree: 8 for CPUs, 128 for GPUs and TPUs. It changes nothing but speed, and the last bit
@@ -87,6 +86,31 @@ class Prioritized(struct.PyTreeNode):
         self, state: PrioritizedState, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None
     ) -> PrioritizedState:
         """Give legal slots their first priority and the others none."""
+        leaf, raw = self._first(state, legal, priorities)
+        return _set(state, slots, leaf, raw, jnp.ones_like(legal), unique=True)
+
+    def mark_rows(
+        self,
+        state: PrioritizedState,
+        begin: jax.Array,
+        slots: jax.Array,
+        legal: jax.Array,
+        priorities: jax.Array | None = None,
+    ) -> PrioritizedState:
+        """Do the same for slots in order, whose nodes lie side by side in wide trees."""
+        flat, given = legal.reshape(-1), None if priorities is None else priorities.reshape(-1)
+        if not state.tree.is_wide:
+            return self.mark(state, slots.reshape(-1), flat, given)
+        leaf, raw = self._first(state, flat, given)
+        capacity, wraps = state.tree.capacity, slots.shape[0] > 1
+        inside = slots.reshape(-1) < capacity
+        tree = segment_tree.write_run(state.tree, begin, leaf, inside, wraps)
+        return PrioritizedState(tree, set_run(state.raw, begin, raw, inside, capacity, wraps))
+
+    def _first(
+        self, state: PrioritizedState, legal: jax.Array, priorities: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the leaves and the priorities with which slots begin."""
         leaf = jnp.maximum(segment_tree.reduce(state.tree).largest, self._leaf(self.initial, state))
         raw = self._priority(leaf)
         if priorities is not None:
@@ -94,8 +118,7 @@ class Prioritized(struct.PyTreeNode):
             given = _is_priority(priorities)
             raw = jnp.where(given, priorities, raw)
             leaf = jnp.where(given, self._leaf(jnp.where(given, priorities, 0), state), leaf)
-        leaf = jnp.where(legal, leaf, 0)
-        return _set(state, slots, leaf, jnp.broadcast_to(raw, slots.shape), jnp.ones_like(legal), unique=True)
+        return jnp.where(legal, leaf, 0), jnp.broadcast_to(raw, legal.shape)
 
     def draw(
         self, state: PrioritizedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar

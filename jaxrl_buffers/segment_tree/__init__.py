@@ -8,14 +8,18 @@ parent twice is harmless.
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 
     tree.py       the tree itself: made, read, written
-    parents.py    how its inner nodes lie in memory
+    runs.py       leaves that stand side by side, written together
+    _sums.py      what rows of nodes amount to
+    _parents.py   how its inner nodes lie in memory
+    _places.py    places in the mass of a tree, more precise than a float32
     search.py     leaves found by prefix sum, or drawn in proportion to their mass
     ranges.py     the same questions about ranges of leaves, answered from canonical nodes
 """
 
 from jaxrl_buffers.segment_tree._parents import NOTHING
+from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary
 from jaxrl_buffers.segment_tree.ranges import (
-    BITS_PER_UNIFORM,
     Cover,
     cover,
     draw_ranges,
@@ -23,12 +27,12 @@ from jaxrl_buffers.segment_tree.ranges import (
     reduce,
     reduce_ranges,
 )
-from jaxrl_buffers.segment_tree.search import MOST_STRATA, Room, draw, draw_afresh, find, fractions, pick, room_of
+from jaxrl_buffers.segment_tree.runs import write_run
+from jaxrl_buffers.segment_tree.search import draw, find, pick
 from jaxrl_buffers.segment_tree.tree import (
     FAN_OUT,
     SMALL_LEVEL,
     SegmentTree,
-    Summary,
     count_nonzero,
     from_leaves,
     init,
@@ -39,23 +43,19 @@ from jaxrl_buffers.segment_tree.tree import (
 )
 
 __all__ = [
-    "BITS_PER_UNIFORM",
     "FAN_OUT",
-    "MOST_STRATA",
     "NOTHING",
     "SMALL_LEVEL",
     "Cover",
-    "Room",
+    "Place",
     "SegmentTree",
     "Summary",
     "count_nonzero",
     "cover",
     "draw",
-    "draw_afresh",
     "draw_ranges",
     "find",
     "find_between",
-    "fractions",
     "from_leaves",
     "init",
     "masses",
@@ -64,6 +64,6 @@ __all__ = [
     "read",
     "reduce",
     "reduce_ranges",
-    "room_of",
     "write",
+    "write_run",
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxrl_buffers._xla import set_at
 
 WIDE = 32  # rows of so many nodes or more are wide
-NOTHING = (0.0, float("inf"), 0.0)  # the sum, least and largest of no leaves
+NOTHING = tuple(map(np.float32, (0.0, np.inf, 0.0)))  # the sum, least and largest of no leaves
 
 
 def empty(num_rows: int, fan_out: int) -> jax.Array:
@@ -66,6 +67,20 @@ def put_range(parents: jax.Array, begin: int, stats: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice_in_dim(parents, stats, begin, axis=0)
     for plane, start in enumerate(_planes(parents, 1, begin * fan_out)):
         parents = lax.dynamic_update_slice_in_dim(parents, stats[:, plane].reshape(-1), start, axis=0)
+    return parents
+
+
+def get_run(parents: jax.Array, begin: jax.Array, count: int, fan_out: int) -> jax.Array:
+    """Return the rows `begin..begin+count-1` of wide parents: `[count, 3, F]`."""
+    size = count * fan_out
+    planes = [lax.dynamic_slice_in_dim(parents, start, size) for start in _planes(parents, 1, begin * fan_out)]
+    return jnp.stack([plane.reshape(count, fan_out) for plane in planes], axis=1)
+
+
+def put_run(parents: jax.Array, begin: jax.Array, stats: tuple[jax.Array, ...]) -> jax.Array:
+    """Write the sums, least and largest, `[count]` each, of the nodes of wide parents from node `begin` on."""
+    for start, plane in zip(_planes(parents, 1, begin), stats, strict=True):
+        parents = lax.dynamic_update_slice_in_dim(parents, plane, start, axis=0)
     return parents
 
 

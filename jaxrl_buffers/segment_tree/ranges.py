@@ -5,26 +5,26 @@ Cost for `R` ranges and a batch of `B`: `O((R + B) log N)`.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers.segment_tree import _places as places
 from jaxrl_buffers.segment_tree._parents import NOTHING
-from jaxrl_buffers.segment_tree.search import Room, draw_afresh, fractions, pick, room_of
+from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary, summarize
+from jaxrl_buffers.segment_tree.search import pick
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
-    Summary,
     masses,
     num_levels,
+    read,
     root,
     row_stats,
     rows_by_level,
-    summarize,
 )
-
-BITS_PER_UNIFORM = 11  # how much of the 23 random bits of a float32 may be used up before a fresh number is drawn
 
 
 class Cover(NamedTuple):
@@ -47,14 +47,8 @@ def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | in
     nodes = jax.tree.map(lambda part: part[0], _cover_one(tree, start, stop))
     group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])
-    group, residual, _ = pick(jnp.broadcast_to(group_masses, shape), thresholds.astype(jnp.float32))
-    child, residual, _ = pick(nodes.stats[group, 0], residual, tree.is_wide)
-    node, level = nodes.first[group] + child, nodes.level[group]
-    for parent_level in range(num_levels(tree) - 1, 0, -1):
-        child, below, _ = pick(masses(tree, parent_level - 1, node), residual, tree.is_wide)
-        inside = level >= parent_level
-        node = jnp.where(inside, node * tree.fan_out + child, node)
-        residual = jnp.where(inside, below, residual)
+    group, place = pick(jnp.broadcast_to(group_masses, shape), places.at(thresholds))
+    node = _descend(tree, nodes.stats[group, 0], nodes.first[group], nodes.level[group], place)
     total = jnp.sum(group_masses)
     return jnp.where((thresholds > total) | (total == 0), -1, node)
 
@@ -122,31 +116,27 @@ def draw_ranges(
         >>> print(indices, leaves, summary.total)
         [3 0] [1. 1.] 2.0
     """
-    has_many = begins.shape[0] > 2**BITS_PER_UNIFORM  # to choose among so many ranges wears a number out
-    key, key_inside = jax.random.split(unrolled(key)) if has_many else (unrolled(key), None)
     covers = cover(tree, begins, ends)
     summary = _summarize_all(covers)
-    height = num_levels(tree)
-    uniforms = jax.random.uniform(key, (height, batch_size), jnp.float32)
-    places = fractions(uniforms[0], stratified)
-    residual, room = places * summary.total, room_of(places, summary.total) if stratified else None
     group_masses = jnp.sum(covers.stats[:, :, 0], axis=-1)
     range_masses = jnp.sum(group_masses, axis=-1)
-    chosen, residual = _choose_range(range_masses, residual)
-    drawn_for = jnp.broadcast_to(summary.total, residual.shape)
-    if key_inside is not None:
-        fresh = jax.random.uniform(key_inside, (batch_size,), jnp.float32)
-        residual, drawn_for, room = _drawn_afresh(fresh, range_masses[chosen], residual, drawn_for, room)
-    group, residual, _ = pick(group_masses[chosen], residual)
-    child, residual, mass = pick(covers.stats[chosen, group, 0], residual, tree.is_wide)
-    node, level = covers.first[chosen, group] + child, covers.level[chosen, group]
-    for parent_level in range(height - 1, 0, -1):
-        residual, drawn_for, room = _drawn_afresh(uniforms[parent_level], mass, residual, drawn_for, room)
-        child, below, child_mass = pick(masses(tree, parent_level - 1, node), residual, tree.is_wide)
+    chosen, place = _choose_range(range_masses, places.draw(key, batch_size, summary.total, stratified))
+    group, place = pick(group_masses[chosen], place)
+    first, level = covers.first[chosen, group], covers.level[chosen, group]
+    node = _descend(tree, covers.stats[chosen, group, 0], first, level, place)
+    return node, jnp.where(summary.total > 0, read(tree, node), 0), summary
+
+
+def _descend(tree: SegmentTree, siblings: jax.Array, first: jax.Array, level: jax.Array, place: Place) -> jax.Array:
+    """Follow places from masses of siblings `[B, fan_out]` at any level, of which `first` is the first, to leaves."""
+    child, place = pick(siblings, place, tree.is_wide)
+    node = first + child
+    for parent_level in range(num_levels(tree) - 1, 0, -1):
+        child, below = pick(masses(tree, parent_level - 1, node), place, tree.is_wide)
         inside = level >= parent_level
         node = jnp.where(inside, node * tree.fan_out + child, node)
-        residual, mass = jnp.where(inside, below, residual), jnp.where(inside, child_mass, mass)
-    return node, mass, summary
+        place = jax.tree.map(functools.partial(jnp.where, inside), below, place)
+    return node
 
 
 def _summarize_all(covers: Cover) -> Summary:
@@ -154,22 +144,10 @@ def _summarize_all(covers: Cover) -> Summary:
     return Summary(jnp.sum(total), jnp.min(least), jnp.max(largest))
 
 
-def _drawn_afresh(
-    fresh: jax.Array, mass: jax.Array, residual: jax.Array, drawn_for: jax.Array, room: Room | None
-) -> tuple[jax.Array, jax.Array, Room | None]:
-    """Replace the place inside the mass that was reached where the number drawn for a larger mass is used up.
-
-    Given what was reached, the place inside it is uniform again; see `draw`.
-    """
-    is_worn = mass * 2**BITS_PER_UNIFORM < drawn_for
-    drawn, room_there = draw_afresh(fresh, residual, mass, room)
-    room = jax.tree.map(lambda new, old: jnp.where(is_worn, new, old), room_there, room)
-    return jnp.where(is_worn, drawn, residual), jnp.where(is_worn, mass, drawn_for), room
-
-
-def _choose_range(range_masses: jax.Array, thresholds: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the range `[B]` in which each threshold falls, and the rest of it there; never an empty range."""
+def _choose_range(range_masses: jax.Array, place: Place) -> tuple[jax.Array, Place]:
+    """Return the range `[B]` in which each place falls, and the place inside it; never an empty range."""
     ends = jnp.cumsum(range_masses)
     last = jnp.max(jnp.where(range_masses > 0, jnp.arange(range_masses.shape[0]), 0))
-    chosen = jnp.minimum(jnp.searchsorted(ends, thresholds, side="right"), last).astype(jnp.int32)
-    return chosen, thresholds - jnp.where(chosen > 0, ends[jnp.maximum(chosen - 1, 0)], 0)
+    chosen = jnp.searchsorted(ends, places.before(place), side="right")
+    chosen = jnp.minimum(chosen, last).astype(jnp.int32)
+    return chosen, places.behind(place, jnp.where(chosen > 0, ends[jnp.maximum(chosen - 1, 0)], 0))

@@ -7,20 +7,31 @@ kernels of a level on a CPU: a gather and a choice. With a triangular product fo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxrl_buffers._random.hashing import unrolled
-from jaxrl_buffers._xla import as_fraction, keep
-from jaxrl_buffers.segment_tree.tree import SegmentTree, Summary, masses, root, rows_by_level, whole_level
+from jaxrl_buffers._xla import keep
+from jaxrl_buffers.segment_tree import _places as places
+from jaxrl_buffers.segment_tree._places import Place
+from jaxrl_buffers.segment_tree._sums import Summary
+from jaxrl_buffers.segment_tree.tree import (
+    SegmentTree,
+    first_small_level,
+    masses,
+    read,
+    root,
+    rows_by_level,
+    whole_level,
+)
 
 FIRST_ROWS = 4  # a search begins at the first level of so few rows
-FIRST_BITS = 6  # what the choice among them is taken to use up of a random number, at least
-MOST_STRATA = 2**12  # more of them leave too few of the bits of a float32 to tell places within each apart
-SEARCH_BITS = 13  # a float32 uniform has 23 bits; a search uses so many of them, which leaves ten to be fair with
+# Places are kept every so many levels: XLA's CPU backend computes others anew from those above. A draw of 256 among
+# 2^20 is then 27 kernels of 394k operations in all; 29 of 363k if they are kept every two levels.
+LEVELS_TO_KEEP = 3
 
 
 def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
@@ -30,7 +41,7 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     a tree of zeros, gives -1.
     """
     total = root(tree).total
-    indices, _ = _descend(tree, thresholds.astype(jnp.float32))
+    indices, _ = _descend(tree, _nodes_to_begin_with(tree)[0], places.at(thresholds))
     return jnp.where((thresholds > total) | (total == 0), -1, indices)
 
 
@@ -39,118 +50,76 @@ def draw(
 ) -> tuple[jax.Array, jax.Array, Summary]:
     """Draw leaves with probability `leaf / total`; consumes `key`.
 
-    Given the node that was reached, the place inside it is uniform again, so it is drawn afresh every few levels:
-    one float32 number could not tell more than 2^24 leaves apart.
+    Trees of the same leaves give the same draws whatever their fan-out is, as far as their sums are exact; others
+    differ where a place is so close to the border of two leaves that the order of summation decides.
 
     Args:
         tree: the tree.
         key: a PRNG key.
         batch_size: how many leaves to draw, with replacement.
-        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws. Up to
-            4096 parts are kept but for rounding, by less than 1e-6 of the whole mass. Of more parts, those that lie
-            within a node at which a number is drawn afresh share their draws; such nodes exist above 2048 leaves.
+        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws. They are
+            kept but for the rounding of sums, by less than 1e-6 of the whole mass.
 
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
     """
-    uniforms = _uniforms(tree, key, batch_size)
-    summary = root(tree)
-    places = fractions(uniforms[0], stratified)
-    room = room_of(places, summary.total) if stratified else None
-    indices, leaves = _descend(tree, places * summary.total, uniforms[1:], room)
-    return indices, leaves, summary
+    nodes, total = _nodes_to_begin_with(tree)
+    indices, leaves = _descend(tree, nodes, places.draw(key, batch_size, total, stratified))
+    return indices, leaves, root(tree)
 
 
-def fractions(uniforms: jax.Array, stratified: bool) -> jax.Array:
-    """Return the places `[B]` in `[0, 1)` at which to draw: as given, or one in each of `B` equal parts."""
-    if not stratified:
-        return uniforms
-    stratum = np.arange(uniforms.shape[0], dtype=np.float32)
-    # Rounding must not carry a draw over into the next stratum.
-    last_inside = np.nextafter(stratum + 1, np.float32(0))
-    return as_fraction(jnp.minimum(stratum + uniforms, last_inside) / uniforms.shape[0])
+def pick(masses: jax.Array, place: Place, wide: bool = False) -> tuple[jax.Array, Place]:
+    """Return the first child `[B]` of `masses[B, M]` whose prefix exceeds the place, and the place inside it.
 
-
-class Room(NamedTuple):
-    """How far draws are from the ends of their strata: the same inside every node on the way down."""
-
-    before: jax.Array  # float32[B]
-    behind: jax.Array  # float32[B]
-
-
-def room_of(places: jax.Array, total: jax.Array) -> Room | None:
-    """Return the room of stratified places, as masses; none for too many strata."""
-    if places.shape[0] > MOST_STRATA:
-        return None
-    ends = np.arange(places.shape[0] + 1, dtype=np.float32) / np.float32(places.shape[0])
-    return Room((places - ends[:-1]) * total, (jnp.asarray(ends[1:]) - places) * total)
-
-
-def draw_afresh(
-    uniforms: jax.Array, residual: jax.Array, mass: jax.Array, room: Room | None
-) -> tuple[jax.Array, Room | None]:
-    """Draw another place inside the mass that was reached, and inside the stratum; return the room there, too."""
-    if room is None:
-        return uniforms * mass, None
-    begin = jnp.clip(residual - room.before, 0, mass)
-    end = jnp.clip(residual + room.behind, begin, mass)
-    # Kept, else all levels above are computed anew below: a draw of 256 among 2^20 took 59 microseconds, not 54.
-    drawn = keep(begin + uniforms * (end - begin))
-    return drawn, Room(room.before + (drawn - residual), room.behind - (drawn - residual))
-
-
-def pick(masses: jax.Array, residual: jax.Array, wide: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the first child `[B]` of `masses[B, M]` whose prefix exceeds the residual, what is left of it, its mass.
-
-    Rounding can put the residual past the last child; then the last one with any mass is taken. A child of mass zero
-    is never taken unless all are zero.
+    Rounding can put the place past the last child; then the last one with any mass is taken. A child of mass zero is
+    never taken unless all are zero.
 
     Args:
         masses: `[B, M]`; of wide rows also `[1, M]`, the same for all.
-        residual: `[B]`.
+        place: `[B]`.
         wide: look at all children at once instead of one after the other.
     """
-    return _pick_lane(masses, residual) if wide else _pick_column(masses, residual)
+    return _pick_lane(reach(masses), place) if wide else _pick_column(masses, place)[:2]
 
 
-def _pick_column(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax.Array]:
+    """Return the mass of the child, too."""
     children = [masses[:, number] for number in range(masses.shape[-1])]
-    child = jnp.zeros(residual.shape, jnp.int32)
-    prefix, found = jnp.zeros_like(residual), jnp.zeros(residual.shape, bool)
-    for number, mass in enumerate(children):
-        is_better = (mass > 0) & ~found
-        child = jnp.where(is_better, number, child)
-        prefix = prefix + mass
-        found = found | (is_better & (prefix > residual))
+    prefixes = [*itertools.accumulate(children)]
+    # Never past the last child with any mass, which is the first one to reach the sum.
+    limit = jnp.minimum(places.before(place), places.previous(prefixes[-1]))
+    limit = jnp.where(prefixes[-1] > 0, limit, -1)
+    child = sum(((prefix <= limit).astype(jnp.int32) for prefix in prefixes[:-1]), jnp.zeros(limit.shape, jnp.int32))
     child = keep(child)  # else it is computed anew for every use, with all the levels above it
-    before, chosen = jnp.zeros_like(residual), jnp.zeros_like(residual)
-    for number, mass in enumerate(children):
-        before = before + jnp.where(number < child, mass, 0)
+    before = sum(
+        (jnp.where(number < child, mass, 0) for number, mass in enumerate(children[:-1])), jnp.zeros_like(limit)
+    )
+    chosen = children[0]
+    for number, mass in enumerate(children[1:], 1):
         chosen = jnp.where(number == child, mass, chosen)
-    return child, residual - before, chosen
+    return child, places.behind(place, before), chosen
 
 
-def _pick_lane(masses: jax.Array, residual: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Past the last child, infinity is left of the residual: further down, too, the last one is to be taken."""
-    width = masses.shape[-1]
-    lane, residuals = jnp.arange(width, dtype=jnp.int32)[None], residual[:, None]
-    prefix = jnp.cumsum(masses, axis=-1)
-    # The first child that exceeds the residual is best, then the last one with mass.
-    rank = jnp.where(masses > 0, jnp.where(prefix > residuals, lane, 2 * width - lane), 3 * width)
-    best = jnp.min(rank, axis=-1)
-    child = jnp.where(best < width, best, jnp.maximum(2 * width - best, 0))
-    before = jnp.max(jnp.where(lane < child[:, None], prefix, 0), axis=-1)
-    chosen = jnp.max(jnp.where(lane == child[:, None], masses, 0), axis=-1)
-    return child, jnp.where(best < width, residual - before, jnp.inf), chosen
+def reach(masses: jax.Array) -> jax.Array:
+    """Return up to where each of the children `[..., M]` reaches: its inclusive prefix sum, or -1 if it has no mass."""
+    return jnp.where(masses > 0, jnp.cumsum(masses, axis=-1), -1)
 
 
-def _uniforms(tree: SegmentTree, key: jax.Array, batch_size: int) -> list[jax.Array]:
-    """Return the numbers `[B]` that a draw takes, the first for the top; it is the same for every fan-out."""
-    key, count = unrolled(key), 1 + len(_levels_to_redraw(tree))
-    if tree.is_wide:  # in one go
-        key = jax.random.split(key, 1)[0]
-        return jnp.split(jax.random.uniform(key, (count * batch_size,), jnp.float32), count)
-    return [jax.random.uniform(key, (batch_size,), jnp.float32) for key in jax.random.split(key, count)]
+def _pick_lane(reach: jax.Array, place: Place) -> tuple[jax.Array, Place]:
+    """Past the last child, the place is infinity: further down, too, the last one is to be taken."""
+    width = reach.shape[-1]
+    lane = np.arange(width, dtype=np.int32)[None]
+    is_behind = reach > places.before(place)[:, None]
+    # The first child that reaches behind the place is best, then the last one with mass.
+    rank = jnp.where(is_behind, lane, jnp.where(reach > 0, 2 * width - lane, np.int32(3 * width)))
+    best, passed = lax.reduce(
+        (rank, jnp.where(is_behind, 0, reach)),
+        (np.int32(3 * width), np.float32(0)),
+        lambda one, other: (lax.min(one[0], other[0]), lax.max(one[1], other[1])),
+        (1,),
+    )
+    child, rest = jnp.where(best < width, best, jnp.maximum(2 * width - best, 0)), places.behind(place, passed)
+    return child, Place(jnp.where(best < width, rest.high, jnp.inf), jnp.where(best < width, rest.low, 0))
 
 
 def _first_level(tree: SegmentTree) -> int:
@@ -158,33 +127,41 @@ def _first_level(tree: SegmentTree) -> int:
     return next(level for level, rows in enumerate(rows_by_level(tree)) if rows <= FIRST_ROWS)
 
 
-def _levels_to_redraw(tree: SegmentTree) -> list[int]:
-    """Return the levels before which the random number of a draw is used up, from the top."""
-    num_rows, first = rows_by_level(tree), _first_level(tree)
-    bits_a_level = (tree.fan_out - 1).bit_length()
-    num_nodes = num_rows[first - 1] if first > 0 else tree.capacity
-    used, levels = max(FIRST_BITS, (num_nodes - 1).bit_length()), []
-    for level in range(first - 1, -1, -1):
-        used += bits_a_level
-        if used > SEARCH_BITS:
-            used = bits_a_level
-            levels.append(level)
-    return levels
+def _nodes_to_begin_with(tree: SegmentTree) -> tuple[dict[int, jax.Array], jax.Array]:
+    """Return what a search asks of small levels, by level, and the total.
+
+    Of narrow trees that is the masses of the first level; of wide ones, how far the nodes of each small level reach.
+    Levels that are not stored are summed up here, in any order: nobody keeps the sums.
+    """
+    first = _first_level(tree)
+    if not tree.is_wide:
+        return {first: whole_level(tree, first)[:, 0].reshape(-1)}, root(tree).total
+    nodes = whole_level(tree, first_small_level(tree))[:, 0]
+    found = {}
+    for level in range(first_small_level(tree), first):
+        found[level], sums = reach(nodes), jnp.sum(nodes, axis=-1)
+        rows = (-1, tree.fan_out) if level + 1 < first else (1, -1)
+        nodes = jnp.pad(sums, (0, -sums.shape[0] % abs(rows[1]))).reshape(rows)
+    nodes = nodes.reshape(1, -1)
+    return found | {first: reach(nodes)}, jnp.sum(nodes)
 
 
-def _descend(
-    tree: SegmentTree, residual: jax.Array, uniforms: list[jax.Array] | None = None, room: Room | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Follow residuals `[B]` from the top to leaves; `uniforms`, `[B]` each, redraw them on the way within `room`."""
+def _descend(tree: SegmentTree, nodes: dict[int, jax.Array], place: Place) -> tuple[jax.Array, jax.Array]:
+    """Follow places `[B]` from the top to leaves and their masses."""
     # All begin among the same few nodes, which need not be gathered for each of them.
     first = _first_level(tree)
-    nodes = whole_level(tree, first)[:, 0].reshape(-1)
-    shape = (1 if tree.is_wide else residual.shape[0], nodes.shape[0])
-    node, residual, mass = pick(jnp.broadcast_to(nodes, shape), residual, tree.is_wide)
-    redraws = {} if uniforms is None else dict(zip(_levels_to_redraw(tree), uniforms, strict=True))
+    if tree.is_wide:
+        node, place = _pick_lane(nodes[first], place)
+        for level in range(first - 1, -1, -1):
+            rows = nodes[level].at[node].get(mode="clip") if level in nodes else reach(masses(tree, level, node))
+            child, place = _pick_lane(rows, place)
+            node = node * tree.fan_out + child
+        return node, read(tree, node)
+    mass = nodes[first]
+    node, place, mass = _pick_column(jnp.broadcast_to(mass, (*place.high.shape, *mass.shape)), place)
     for level in range(first - 1, -1, -1):
-        if level in redraws:
-            residual, room = draw_afresh(redraws[level], residual, mass, room)
-        child, residual, mass = pick(masses(tree, level, node), residual, tree.is_wide)
+        if (first - level) % LEVELS_TO_KEEP == 0:
+            place = Place(*(keep(part, unknown=node[0]) for part in place))
+        child, place, mass = _pick_column(masses(tree, level, node), place)
         node = node * tree.fan_out + child
     return node, mass

@@ -13,16 +13,16 @@ cycles by the TPU compiler's estimate, 29 against 41 kernels on the GPU. TPUs la
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from jaxrl_buffers._xla import keep, order_after, set_last_wins, sum_in_order
+from jaxrl_buffers._xla import keep, order_after, set_last_wins
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
+from jaxrl_buffers.segment_tree._sums import Summary, summarize
 
 FAN_OUT = 8  # children of a node, unless told otherwise
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
@@ -46,14 +46,6 @@ class SegmentTree(struct.PyTreeNode):
     def is_wide(self) -> bool:
         """Whether rows are handled as a whole instead of node by node."""
         return self.fan_out >= WIDE
-
-
-class Summary(NamedTuple):
-    """What a range of leaves amounts to."""
-
-    total: jax.Array  # float32[], zero for an empty range
-    least: jax.Array  # float32[], the smallest non-zero leaf; inf when there is none
-    largest: jax.Array  # float32[], zero when there is none
 
 
 def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
@@ -86,7 +78,7 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
     """Build the tree of given leaves in `O(N)`."""
     tree = init(leaves.shape[0], fan_out)
     tree = tree.replace(leaves=tree.leaves.at[: tree.capacity].set(leaves.astype(jnp.float32)))
-    return _recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
+    return recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
 
 
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
@@ -126,12 +118,16 @@ def write(
         rows = lax.div(rows, rows.dtype.type(tree.fan_out))
     else:
         rows = keep(rows.astype(jnp.uint32) // tree.fan_out)
-    return _recompute_parents(tree.replace(leaves=leaves), rows)
+    return recompute_parents(tree.replace(leaves=leaves), rows)
 
 
 def root(tree: SegmentTree) -> Summary:
     """Summarize all leaves."""
-    return summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
+    summary = summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
+    if not tree.is_wide:
+        return summary
+    nodes = whole_level(tree, first_small_level(tree))  # in whose extremes no order matters: in one go
+    return Summary(summary.total, jnp.min(nodes[:, 1]), jnp.max(nodes[:, 2]))
 
 
 def count_nonzero(tree: SegmentTree) -> jax.Array:
@@ -152,10 +148,10 @@ def rows_by_level(tree: SegmentTree) -> list[int]:
 def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
     """Return the `(sum, least, largest)` of all nodes of rows of a level: `float32[..., 3, fan_out]`."""
     if level == 0:
-        return _leaf_stats(masses(tree, 0, row))
+        return leaf_stats(masses(tree, 0, row))
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row].get(mode="clip")
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get(nodes, row + offset, tree.fan_out)
 
 
@@ -166,23 +162,18 @@ def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
         return keep(rows) if row.size == 1 else rows  # see `read`
     if not _is_stored(tree, level):
         return whole_level(tree, level).at[row, 0].get(mode="clip")
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get_sums(nodes, row + offset, tree.fan_out)
 
 
 def whole_level(tree: SegmentTree, level: int) -> jax.Array:
     """Return all rows of a level: `float32[rows, 3, fan_out]`."""
     if level == 0:
-        return _leaf_stats(tree.leaves.reshape(-1, tree.fan_out))
+        return leaf_stats(tree.leaves.reshape(-1, tree.fan_out))
     if not _is_stored(tree, level):
         return _level_above(whole_level(tree, level - 1))
-    nodes, offset = _level_of_parents(tree, level)
+    nodes, offset = level_of_parents(tree, level)
     return parents.get_range(nodes, offset, offset + rows_by_level(tree)[level], tree.fan_out)
-
-
-def summarize(stats: jax.Array) -> Summary:
-    """Summarize nodes `[..., 3, M]` over the last axis."""
-    return Summary(sum_in_order(stats[..., 0, :]), jnp.min(stats[..., 1, :], -1), jnp.max(stats[..., 2, :], -1))
 
 
 def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
@@ -197,12 +188,17 @@ def _first_top_level(num_rows: list[int]) -> int:
     return next((level for level, rows in enumerate(num_rows[:-1], 1) if rows <= SMALL_LEVEL), 1)
 
 
+def first_small_level(tree: SegmentTree) -> int:
+    """Return the lowest level of so few rows that it is summarized as a whole."""
+    return _first_top_level(rows_by_level(tree)) - 1
+
+
 def _is_stored(tree: SegmentTree, level: int) -> bool:
     """Tell whether a level is kept, or computed for those who ask."""
     return not tree.is_wide or level < _first_top_level(rows_by_level(tree))
 
 
-def _level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
+def level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
     """Return the array that holds a level above the leaves, and the row at which the level begins there."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
@@ -211,16 +207,17 @@ def _level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
     return tree.top, sum(num_rows[first_top:level])
 
 
-def _leaf_stats(leaves: jax.Array) -> jax.Array:
+def leaf_stats(leaves: jax.Array) -> jax.Array:
+    """Return leaves `[..., M]` as nodes `[..., 3, M]`."""
     return jnp.stack([leaves, jnp.where(leaves > 0, leaves, jnp.inf), leaves], axis=-2)
 
 
-def _recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
+def recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
     """Recompute everything above the given leaf rows."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
     for level in range(1, first_top):
-        inner, offset = _level_of_parents(tree, level)
+        inner, offset = level_of_parents(tree, level)
         if rows.shape[0] >= num_rows[level - 1]:
             inner = parents.put_range(inner, offset, _level_above(whole_level(tree, level - 1)))
         else:
