@@ -28,6 +28,7 @@ from jaxrl_buffers._checks import (
 )
 from jaxrl_buffers._fields import check_fields, field_at
 from jaxrl_buffers._parts import any_says
+from jaxrl_buffers._platforms import PLATFORMS
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.samplers._marking import mark, mark_oldest
@@ -35,7 +36,6 @@ from jaxrl_buffers.storage import EpisodicReturns, Frames, Reader, Ring, Storage
 from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage import _handles as handles
 from jaxrl_buffers.storage.episodes import Episodes
-from jaxrl_buffers.storage.rows import PLATFORMS
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View, Window
 from jaxrl_buffers.views import NStep
 
@@ -137,7 +137,7 @@ class ReplayBuffer(struct.PyTreeNode):
         """Return an empty state for rows like `example`: one unbatched row, or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, type(self.view).__name__, self.view.fields)
-        return ReplayState(self.storage.init(structure), self.sampler.init((self.length, self.num_envs)))
+        return ReplayState(self.storage.init(structure), self.sampler.init((self.length, self.num_envs), self.platform))
 
     def add(
         self,

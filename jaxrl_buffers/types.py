@@ -188,8 +188,8 @@ class Sampler(Protocol):
     One that asks the episode index, `storage.episodes`, says so by `needs_episodes = True`.
     """
 
-    def init(self, storage_shape: tuple[int, int]) -> PyTree:
-        """Return the state for a storage of shape `(T, N)`; `()` if there is none."""
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
+        """Return the state for a storage of shape `(T, N)`, laid out for a platform; `()` if there is none."""
         ...
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:

@@ -12,6 +12,7 @@ import pytest
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import checkpoint
+from jaxrl_buffers._platforms import PLATFORMS
 from jaxrl_buffers.storage import rows
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._packing import Element, form_of, pack, unpack
@@ -105,7 +106,7 @@ def test_large_leaves_have_arrays_of_their_own():
 
 
 def test_the_layout_follows_the_platform():
-    kinds = [type(jb.uniform(4, platform=platform).init(helpers.EXAMPLE).storage.rows) for platform in rows.PLATFORMS]
+    kinds = [type(jb.uniform(4, platform=platform).init(helpers.EXAMPLE).storage.rows) for platform in PLATFORMS]
     assert kinds == [Leaves, Words, Words]
     assert type(jb.ReplayBuffer(view=jb.Sequence(1), length=4).init(0.0).storage.rows) is Leaves  # tests run on CPU
     with pytest.raises(ValueError, match="`platform` must be one of 'cpu', 'gpu', 'tpu'"):
@@ -129,7 +130,7 @@ def structure_of(tree, num_axes):
 def test_random_operations_on_both_layouts_give_the_same():
     rng = np.random.default_rng(0)
     length, num_envs = 7, 3
-    layouts = [rows.empty(structure_of(random_rows(rng, 1), 1), (length, num_envs), name) for name in rows.PLATFORMS]
+    layouts = [rows.empty(structure_of(random_rows(rng, 1), 1), (length, num_envs), name) for name in PLATFORMS]
     chex.assert_trees_all_equal_structs(*(layout.structure for layout in layouts))
     for _ in range(12):
         num_rows, row = int(rng.integers(1, length + 1)), int(rng.integers(length))
@@ -169,8 +170,8 @@ def test_selected_steps_are_those_that_were_named():
     assert picked.action.tolist() == [20, 21]
 
 
-@pytest.mark.parametrize("from_platform", rows.PLATFORMS)
-@pytest.mark.parametrize("to_platform", rows.PLATFORMS)
+@pytest.mark.parametrize("from_platform", PLATFORMS)
+@pytest.mark.parametrize("to_platform", PLATFORMS)
 def test_checkpoints_move_between_layouts(tmp_path, from_platform, to_platform):
     def filled(platform, seed):
         buffer = jb.prioritized(5, 2, n=2, platform=platform)
@@ -208,7 +209,7 @@ def test_vmapped_states_move_between_layouts(tmp_path):
     chex.assert_trees_all_equal(checkpoint.restore(tmp_path, filled("tpu")), filled("tpu"))
 
 
-@pytest.mark.parametrize("platform", rows.PLATFORMS)
+@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_typed_keys_can_be_stored(platform, lockstep):
     buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=3, num_envs=2, platform=platform, lockstep=lockstep)

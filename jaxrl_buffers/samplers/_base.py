@@ -32,7 +32,7 @@ class Stateless(struct.PyTreeNode, abc.ABC):
     ) -> Draw:
         """Return what `draw` would tell of given slots."""
 
-    def init(self, storage_shape: tuple[int, int]) -> tuple[()]:
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> tuple[()]:
         """Return no state."""
         return ()
 

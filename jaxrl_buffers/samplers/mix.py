@@ -68,9 +68,10 @@ class Mix(Wrapping, struct.PyTreeNode):
                 f"Mix(): {len(self.others)} other samplers have {len(self.ratios)} `ratios`; give one ratio for each."
             )
 
-    def init(self, storage_shape: tuple[int, int]) -> MixState:
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> MixState:
         """Return the states of all samplers."""
-        return MixState(self.sampler.init(storage_shape), tuple(other.init(storage_shape) for other in self.others))
+        others = tuple(other.init(storage_shape, platform) for other in self.others)
+        return MixState(self.sampler.init(storage_shape, platform), others)
 
     def each(self, state: MixState, operation: Callable[[Sampler, PyTree], PyTree]) -> MixState:
         """Return the states of all samplers after an operation."""

@@ -40,9 +40,9 @@ class Newest(Wrapping, struct.PyTreeNode):
         require_number(self, "num_starts", self.num_starts, 0)
         require_number(self, "max_share", self.max_share, 0, math.inf)
 
-    def init(self, storage_shape: tuple[int, int]) -> PyTree:
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
         """Return the state of the sampler inside."""
-        return self.sampler.init(storage_shape)
+        return self.sampler.init(storage_shape, platform)
 
     def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
         """Return the state of the sampler inside after an operation."""

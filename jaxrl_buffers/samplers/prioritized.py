@@ -16,6 +16,7 @@ from flax import struct
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
+from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
@@ -51,8 +52,8 @@ class Prioritized(struct.PyTreeNode):
             for rounding, by less than 1e-6 of the mass.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
             `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
-        fan_out: of the segment tree: 8 for CPUs, 128 for GPUs and TPUs. It changes nothing but speed, and the last bit
-            of sums.
+        fan_out: of the segment tree; by default what suits the buffer's `platform`: 8 on CPUs, 64 on GPUs, 128 on TPUs.
+            It changes nothing but speed, and the last bit of sums.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -67,19 +68,20 @@ class Prioritized(struct.PyTreeNode):
     eta: Scalar = 0.9
     stratified: bool = struct.field(pytree_node=False, default=True)
     weighting: str = struct.field(pytree_node=False, default="buffer")
-    fan_out: int = struct.field(pytree_node=False, default=segment_tree.FAN_OUT)
+    fan_out: int | None = struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial"):
             require_number(self, name, getattr(self, name), 0)
         require_number(self, "eta", self.eta, 0, 1)
         require_choice("Prioritized", "weighting", self.weighting, WEIGHTINGS)
-        require_integer("Prioritized", "fan_out", self.fan_out, 2, segment_tree.SMALL_LEVEL)
+        if self.fan_out is not None:
+            require_integer("Prioritized", "fan_out", self.fan_out, 2, segment_tree.SMALL_LEVEL)
 
-    def init(self, storage_shape: tuple[int, int]) -> PrioritizedState:
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PrioritizedState:
         """Return a state without any legal start."""
         length, num_envs = storage_shape
-        tree = segment_tree.init(length * num_envs, self.fan_out)
+        tree = segment_tree.init(length * num_envs, self.fan_out or segment_tree.FAN_OUTS[resolve(platform)])
         return PrioritizedState(tree, jnp.zeros(length * num_envs, jnp.float32))
 
     def mark(

@@ -77,11 +77,11 @@ class Recent(Wrapping, struct.PyTreeNode):
         require_number(self, "eta", self.eta, 0, 1)
         require_number(self, "c_min", self.c_min, 0)
 
-    def init(self, storage_shape: tuple[int, int]) -> RecentState:
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> RecentState:
         """Return the state of the sampler inside, and an empty trend."""
         rise, fall, slope = (jnp.asarray(value, jnp.float32) for value in (0, 0, 1))
         trend = Trend(jnp.zeros(NUM_RETURNS, jnp.float32), jnp.zeros((), jnp.int32), rise, fall, slope)
-        return RecentState(self.sampler.init(storage_shape), trend if self.adaptive else ())
+        return RecentState(self.sampler.init(storage_shape, platform), trend if self.adaptive else ())
 
     def each(self, state: RecentState, operation: Callable[[Sampler, PyTree], PyTree]) -> RecentState:
         """Return the state after an operation on that of the sampler inside."""

@@ -31,6 +31,7 @@ from jaxrl_buffers.segment_tree.runs import write_run
 from jaxrl_buffers.segment_tree.search import draw, find, pick
 from jaxrl_buffers.segment_tree.tree import (
     FAN_OUT,
+    FAN_OUTS,
     SMALL_LEVEL,
     SegmentTree,
     count_nonzero,
@@ -44,6 +45,7 @@ from jaxrl_buffers.segment_tree.tree import (
 
 __all__ = [
     "FAN_OUT",
+    "FAN_OUTS",
     "NOTHING",
     "SMALL_LEVEL",
     "Cover",

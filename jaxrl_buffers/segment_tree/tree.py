@@ -5,9 +5,10 @@ of nine runs on two CPU cores, microseconds inside `scan` with the random number
 update 103 / 87 / 88 / 103, search 69 / 51 / 83 / 108. The same update as one sequential loop over the batch: 430 for
 fan-out 8. Three binary trees instead of one: over 600. flashbax (sums only, differences): update 100, search 87.
 
-Why 128 elsewhere (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51 for a TPU v5e and an H100; a step that marks 128
-leaves, draws 256 and updates 256 with their raw priorities, 2^20 leaves; fan-out 128 against 8): 109k against 255k
-cycles by the TPU compiler's estimate, 29 against 41 kernels on the GPU. TPUs lay other widths than 128 out anew.
+Why wider rows elsewhere (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51 for a TPU v5e and an H100; a step that adds
+128 transitions, draws 256 and updates their priorities, 2^20 slots, rows packed into words): a TPU takes 106k cycles by
+its compiler's estimate with a fan-out of 128, other widths are laid out anew. A GPU takes 46 / 41 / 37 / 30 / 32 / 34
+kernels with a fan-out of 8 / 16 / 32 / 64 / 128 / 256.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
 from jaxrl_buffers.segment_tree._sums import Summary, summarize
 
 FAN_OUT = 8  # children of a node, unless told otherwise
+FAN_OUTS = {"cpu": FAN_OUT, "gpu": 64, "tpu": 128}  # what suits a platform
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
 
 

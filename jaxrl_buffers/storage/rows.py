@@ -15,12 +15,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
-PLATFORMS = ("cpu", "gpu", "tpu")
 TPU_LANES = 128  # rows wider than this, but no multiple of it, cost TPUs a copy of the whole array
 
 
@@ -86,12 +85,3 @@ def empty(structure: PyTree, shape: tuple[int, int], platform: str | None) -> Ro
     if platform == "cpu":
         return Leaves(jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), structure))
     return Words.empty(structure, shape, multiple=TPU_LANES if platform == "tpu" else 1)
-
-
-def resolve(platform: str | None) -> str:
-    """Return the platform that is meant: by default the one that JAX uses."""
-    if platform is None:
-        platform = jax.default_backend()
-        return platform if platform in PLATFORMS else "gpu"
-    require_choice("ReplayBuffer", "platform", platform, PLATFORMS)
-    return platform
