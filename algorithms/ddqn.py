@@ -30,11 +30,12 @@ from flax import struct
 from algorithms import losses, optimization
 from algorithms.addons import Addon, addon
 from algorithms.distributions import Categorical
-from algorithms.networks import QNetwork, Torso, apply_batch, torso_features
+from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
 from algorithms.optimization import Schedule
 from algorithms.spaces import Discrete
 from algorithms.types import StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -120,7 +121,7 @@ class DDQN(struct.PyTreeNode):
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
         """Return the state for observations like `obs`; consumes `key`."""
-        critic = self.network.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs))
+        critic = init_network(self.network, key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs))
         target = jax.tree.map(jnp.copy, critic)  # the same buffer twice could not be donated
         params, optimizer = DDQNParams(critic), DDQNParams(optimization.init(critic))
         epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
@@ -138,7 +139,7 @@ class DDQN(struct.PyTreeNode):
         greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
         if deterministic:
             return greedy, carry, ()
-        explore, choice = jax.random.uniform(key, (2, *greedy.shape), jnp.float32)
+        explore, choice = jax.random.uniform(unrolled(key), (2, *greedy.shape), jnp.float32)
         return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
 
     def distribution(self, state: DDQNState, obs: PyTree) -> Categorical:

@@ -21,10 +21,19 @@ import optax
 
 from algorithms import losses, optimization
 from algorithms.distributions import Normal
-from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, torso_features
+from algorithms.networks import (
+    Critic,
+    DeterministicActor,
+    Torso,
+    apply_batch,
+    apply_stack,
+    init_network,
+    torso_features,
+)
 from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 POLICY_SCALE = 0.1
@@ -57,10 +66,10 @@ class Networks(NamedTuple):
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
         """Return the first state; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
-        key_actor, key_critics = jax.random.split(key)
-        keys = jax.random.split(key_critics, self.num_critics)
-        critics = jax.vmap(self._critic.init, in_axes=(0, None, None))(keys, obs, action)
-        params = ActorCritics(self._actor.init(key_actor, obs), critics)
+        key_actor, key_critics = split(key)
+        keys = split(key_critics, self.num_critics)
+        critics = jax.vmap(lambda key: init_network(self._critic, key, obs, action))(keys)
+        params = ActorCritics(init_network(self._actor, key_actor, obs), critics)
         target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
         optimizer = ActorCritics(optimization.init(params.actor), optimization.init(params.critics))
         return DeterministicState(params, target, optimizer, jnp.zeros((), jnp.int32))

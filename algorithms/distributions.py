@@ -8,7 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers._random.hashing import unrolled
+
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
 _LOG_2_PI = math.log(2 * math.pi)
 
 
@@ -44,7 +47,7 @@ class TanhNormal(NamedTuple):
 
     def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw an action `float32[A]` with its log-density `float32[]`; consumes `key`. Gradients pass through."""
-        return self.transform(jax.random.normal(key, self.mean.shape, jnp.float32))
+        return self.transform(jax.random.normal(unrolled(key), self.mean.shape, jnp.float32))
 
     def transform(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Turn standard normal noise `float32[A]` into an action and its log-density."""
@@ -89,7 +92,7 @@ class Normal(NamedTuple):
 
     def sample(self, key: jax.Array) -> jax.Array:
         """Draw one action for each distribution; consumes `key`."""
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, jnp.float32)
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(unrolled(key), self.mean.shape, jnp.float32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-densities `float32[...]` of actions `[..., A]`."""
@@ -127,7 +130,7 @@ class Categorical(NamedTuple):
 
     def sample(self, key: jax.Array) -> jax.Array:
         """Draw one action for each distribution, `int32[...]`; consumes `key`."""
-        return jax.random.categorical(key, self.log_probs).astype(jnp.int32)
+        return jax.random.categorical(unrolled(key), self.log_probs).astype(jnp.int32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-probabilities `float32[...]` of actions `int32[...]`."""

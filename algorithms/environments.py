@@ -3,6 +3,8 @@
 The adapter speaks gymnax >= 1.0: an environment that ends is reset at once, `terminated` and `truncated` are told
 apart, and the last observation of an episode is handed over as `next_obs`, never the one after the reset. Any object
 with gymnax's `reset`, `step`, `action_space` and `default_params` will do; `gymnax.register` gives it a name.
+
+It gets keys of the type that the caller passed, typed or raw, and may keep them. Shapes are asked for with typed ones.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from algorithms._gymnax import spaces as gymnax_spaces
 from algorithms.goal_environments import Goal
 from algorithms.spaces import Box, Discrete, Space
 from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._random.hashing import is_typed, split, unrolled
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
+KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules of classes that may get unrolled keys
 OBS_DTYPES = ("bool", "uint8")  # smaller ones than those which environments give
 NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # to see whether such a dtype can hold the observations
 
@@ -92,9 +96,10 @@ class Environment(struct.PyTreeNode):
 
     def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
         """Begin `N` episodes; consumes `key`."""
-        keys = self._as_kept(jax.random.split(key, num_envs))
-        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(keys, self.params)
-        obs, inner = _cast((obs, inner), self._structure())
+        keys = split(key, num_envs)
+        structure = self._structure(_type_of_one(keys))
+        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(self._own(keys), self.params)
+        obs, inner = _cast((obs, inner), structure)
         return EnvironmentState(inner, obs, jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32))
 
     def step(
@@ -108,11 +113,11 @@ class Environment(struct.PyTreeNode):
             key: one PRNG key, or `N` of them.
         """
         num_envs = state.episode_length.shape[0]
-        keys = self._as_kept(key if _is_batch_of_keys(key) else jax.random.split(key, num_envs))
+        keys = key if _is_batch_of_keys(key) else split(key, num_envs)
         obs, inner, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
-            keys, state.inner, action, self.params
+            self._own(keys), state.inner, action, self.params
         )
-        structure = self._structure()
+        structure = self._structure(_type_of_one(keys))
         obs, inner = _cast((obs, inner), structure)
         next_obs = _cast(info["final_observation"], structure[0])
         reward = reward.astype(jnp.float32)
@@ -124,24 +129,25 @@ class Environment(struct.PyTreeNode):
         after = EnvironmentState(inner, obs, jnp.where(ended, 0, total), jnp.where(ended, 0, length))
         return after, transition, finished
 
-    def _as_kept(self, keys: jax.Array) -> jax.Array:
-        """Return keys as they are, or raw for an environment whose state seems to hold some: no others fit in there."""
-        leaves = jax.tree.leaves(self._structure()[1])
-        holds_keys = any(leaf.dtype == jnp.uint32 and leaf.shape[-1:] == (2,) for leaf in leaves)
-        return jax.random.key_data(keys) if holds_keys else keys
+    def _own(self, keys: jax.Array) -> jax.Array:
+        """Return the keys that the environment draws from: of the caller's type, unless it is one that we know.
 
-    def _structure(self) -> tuple[PyTree, PyTree]:
+        Environments of gymnax and our own ones do nothing with keys but draw from them, and none keeps one.
+        """
+        env = self.env.env if isinstance(self.env, masked_environments.Masked) else self.env
+        return unrolled(keys) if type(env).__module__.startswith(KNOWN_ENVIRONMENTS) else keys
+
+    def _structure(self, key: jax.ShapeDtypeStruct | None = None) -> tuple[PyTree, PyTree]:
         """Shapes and dtypes of an observation and a state, the same ones after a reset and after a step.
 
-        Some environments reset to one dtype and step to another; carried state must not change its type.
+        Some environments reset to one dtype and step to another; carried state must not change its type. Some keep
+        keys, which are of the type of `key`, by default a typed one.
         """
-        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
         action = self.action_space.example
         reset = jax.eval_shape(self.env.reset, key, self.params)
         step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
-        obs, state = jax.tree.map(
-            lambda a, b: jax.ShapeDtypeStruct(b.shape, jnp.promote_types(a.dtype, b.dtype)), reset, step
-        )
+        obs, state = jax.tree.map(_common, reset, step)
         return jax.tree.map(lambda leaf: _with_obs_dtype(leaf, self.obs_dtype), obs), state
 
 
@@ -239,9 +245,23 @@ def _action_space(space: Any, name: str) -> Space:
 
 
 def _is_batch_of_keys(key: jax.Array) -> bool:
-    return key.ndim == (1 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 2)
+    return key.ndim == (1 if is_typed(key) else 2)
+
+
+def _type_of_one(keys: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
+
+
+def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
+    """Return a shape with a dtype that both leaves have or can be cast to."""
+    dtype = one.dtype if one.dtype == other.dtype else jnp.promote_types(one.dtype, other.dtype)
+    return jax.ShapeDtypeStruct(other.shape, dtype)
 
 
 def _cast(values: PyTree, structure: PyTree) -> PyTree:
     """Give every leaf its dtype, and no weak type."""
-    return jax.tree.map(lambda leaf, like: jax.lax.convert_element_type(leaf, like.dtype), values, structure)
+
+    def cast(leaf: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+        return leaf if is_typed(leaf) else jax.lax.convert_element_type(leaf, like.dtype)
+
+    return jax.tree.map(cast, values, structure)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from algorithms.environments import Environment, EnvironmentState
 from algorithms.types import Agent
 from jaxrl_buffers._checks import require_integer
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree
 
 
@@ -49,10 +49,10 @@ def evaluate(
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(f"{env.name} has no time limit; give evaluate() `max_steps`, or episodes may never end.")
-    key_reset, key_play = jax.random.split(unrolled(key))
+    key_reset, key_play = split(key)
 
     def step(progress: _Progress) -> _Progress:
-        keys = jax.random.split(jax.random.fold_in(key_play, progress.step), 1 + num_episodes)
+        keys = split(fold_in(key_play, progress.step), 1 + num_episodes)
         keys_act, keys_env = jnp.split(keys, [1])
         action, carry, _ = agent.act(state, progress.env.obs, progress.carry, keys_act[0], deterministic)
         after, _, finished = env.step(progress.env, action, keys_env)

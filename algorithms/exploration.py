@@ -24,6 +24,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_buffers._checks import require_choice, require_number
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree, Scalar
 
 
@@ -61,7 +62,7 @@ class Gaussian(struct.PyTreeNode):
 
     def draw(self, carry: PyTree, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, PyTree]:
         """Return noise `float32[N, A]`; consumes `key`."""
-        return jax.random.normal(key, (num_envs, size), jnp.float32), carry
+        return jax.random.normal(unrolled(key), (num_envs, size), jnp.float32), carry
 
 
 class OrnsteinUhlenbeck(struct.PyTreeNode):
@@ -156,6 +157,6 @@ def _not_begun(num_envs: int, size: int, num_processes: int) -> Memory:
 
 def _advance(memory: Memory, key: jax.Array, decay: jax.Array) -> Memory:
     """Take one step of every process; `decay` is `float32[M]`."""
-    normal = jax.random.normal(key, memory.value.shape, jnp.float32)
+    normal = jax.random.normal(unrolled(key), memory.value.shape, jnp.float32)
     decay = jnp.where(memory.has_begun[:, None, None], decay[None, None], 0)
     return Memory(decay * memory.value + jnp.sqrt(1 - decay**2) * normal, jnp.ones_like(memory.has_begun))

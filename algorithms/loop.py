@@ -24,7 +24,7 @@ from algorithms.metrics import Scalars, Sums
 from algorithms.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import Mixture, ReplayBuffer, Transition
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
@@ -78,13 +78,13 @@ def train(
         >>> metrics["returns"].shape
         (2, 2, 5)
     """
-    key_train, key_test = jax.random.split(key)
+    key_train, key_test = split(key)
     state = init(key_train, agent, buffer, env, plan, buffer_state)
 
     def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
         state = run(state, agent, buffer, env, plan, num_iterations)
         state, metrics = read_metrics(state, plan)
-        returns, _ = evaluate(agent, state.agent, env, jax.random.fold_in(key_test, test), plan.num_test_episodes)
+        returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
         return state, {**metrics, "returns": returns}
 
     num_tests, rest = divmod(plan.num_iterations, plan.iterations_per_test)
@@ -102,8 +102,7 @@ def init(
 ) -> TrainState:
     """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
     plan.check_buffer(buffer)
-    *keys, key_train = jax.random.split(key, 4)
-    key_agent, key_env, key_warmup = map(unrolled, keys)
+    key_agent, key_env, key_warmup, key_train = split(key, 4)
     agent_state = agent.init(key_agent, env.obs, env.action_space.example)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     extras = jax.eval_shape(agent.act, agent_state, collector.env.obs, collector.carry, key_env)[2]
@@ -134,8 +133,7 @@ def run(
 
     # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
-    key = unrolled(state.key)
-    keys = jax.vmap(lambda i: _iteration_keys(jax.random.fold_in(key, i), plan))(iterations)
+    keys = jax.vmap(lambda i: _iteration_keys(fold_in(state.key, i), plan))(iterations)
     return jax.lax.scan(iterate, state, keys)[0]
 
 
@@ -143,7 +141,7 @@ def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment
     """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
     num_envs = state.collector.env.episode_length.shape[0]
     # No iteration splits its key into that many.
-    key = jax.random.fold_in(jax.random.fold_in(state.key, state.iteration), 2**31 - 1)
+    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)
     collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
     # A rollout was used up in its iteration.
     buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
@@ -163,7 +161,7 @@ def adopt(
     """Return a state that goes on, in new episodes, with what another run has learned and stored; consumes `key`."""
     plan.check_buffer(buffer)
     # Neither `init` nor another run that goes on from another iteration has these keys.
-    key_train, key_env = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), iteration))
+    key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     iteration = jnp.asarray(iteration, jnp.int32)
     state = TrainState(agent_state, buffer_state, collector, key_train, iteration, Sums.zero(()))
@@ -199,7 +197,7 @@ def collect(
 
     def step(collector: Collector, keys: Any) -> tuple[Collector, tuple[Transition, Finished]]:
         key_act, keys_env = keys
-        key_act, key_random = jax.random.split(key_act) if is_random else (key_act, None)
+        key_act, key_random = split(key_act) if is_random else (key_act, None)
         action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
         if key_random is not None:
             action = env.action_space.sample(key_random, num_envs)
@@ -304,8 +302,8 @@ def _warm_up(
         return TrainState(*learner, collector, state.key, state.iteration, sums), None
 
     num_rows = plan.start_steps // plan.num_envs
-    key_act, key_step = jax.random.split(key)
-    keys = jax.random.split(key_act, (num_rows, 1)), jax.random.split(key_step, (num_rows, 1, plan.num_envs))
+    key_act, key_step = split(key)
+    keys = split(key_act, (num_rows, 1)), split(key_step, (num_rows, 1, plan.num_envs))
     return jax.lax.scan(step, state, (jnp.arange(num_rows, dtype=jnp.int32), *keys))[0]
 
 
@@ -322,10 +320,10 @@ def _metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Environm
 
 def _iteration_keys(key: jax.Array, plan: Plan) -> Keys:
     num_rows = plan.update_every // plan.num_envs
-    keys = jax.random.split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
+    keys = split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
     limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])
     act, env, sample, gradients = jnp.split(keys, limits)
-    return Keys(act, env.reshape(num_rows, plan.num_envs), sample, gradients)
+    return Keys(act, env.reshape(num_rows, plan.num_envs, *env.shape[1:]), sample, gradients)
 
 
 def _mean_return(finished: Finished) -> jax.Array:

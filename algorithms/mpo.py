@@ -40,12 +40,13 @@ from algorithms import losses, mpo_losses, optimization
 from algorithms.addons import Addon, addon
 from algorithms.distributions import Categorical, Distribution
 from algorithms.mpo_losses import Candidates
-from algorithms.networks import Critic, QNetwork, Torso, apply_batch
+from algorithms.networks import Critic, QNetwork, Torso, apply_batch, init_network
 from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number, require_positive
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -154,10 +155,10 @@ class MPO(struct.PyTreeNode):
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
         """Return the state for observations and actions like these; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
-        key_actor, key_critic = jax.random.split(key)
+        key_actor, key_critic = split(key)
         networks = MPOTarget(
             self.policy.init(key_actor, obs),
-            self._critic.init(key_critic, obs, *(() if self.is_discrete else (action,))),
+            init_network(self._critic, key_critic, obs, *(() if self.is_discrete else (action,))),
         )
         num_objectives = 2 if self.is_penalized and not self.is_discrete else 1
         temperature = jnp.full(num_objectives, mpo_losses.raw_dual(self.initial_temperature))
@@ -201,7 +202,7 @@ class MPO(struct.PyTreeNode):
         behind the last pass. The critic's gradient, and with it the priorities, are those of the first pass; later ones
         have zeros.
         """
-        key_here, key_next = jax.random.split(key)
+        key_here, key_next = split(key)
         candidates = self._candidates(state.target, sample.batch.obs, key_here)
         duals = state.params.temperature, state.params.multipliers
         (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(

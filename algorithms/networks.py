@@ -11,6 +11,7 @@ from flax import linen as nn
 from algorithms.convolution import convolve
 from algorithms.memory import KINDS, History, Memory
 from jaxrl_buffers._checks import require_choice, require_integer, require_tuple, shown
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree
 
 # The functions in jax.nn that change one number at a time.
@@ -236,6 +237,14 @@ class GaussianActor(nn.Module):
     def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
         mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2, axis=-1)
         return mean, log_std
+
+
+def init_network(network: Any, key: jax.Array, *inputs: PyTree) -> PyTree:
+    """Return the first parameters of one of these networks; consumes `key`.
+
+    A torso that somebody else wrote gets keys of the type of `key`.
+    """
+    return network.init(unrolled(key) if type(network.torso) is Torso else key, *inputs)
 
 
 def apply_batch(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:

@@ -11,6 +11,7 @@ from algorithms import faults
 from algorithms.metrics import Scalars
 from algorithms.plan import Plan
 from algorithms.types import Agent
+from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.iteration import scan_minibatches
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.types import Sample, Transition
@@ -37,13 +38,13 @@ def learn(
     Returns:
         The agent's state, and metrics `[plan.num_updates]`.
     """
-    key_order, key_gradients = jax.random.split(key)
+    key_order, key_gradients = split(key)
 
     def update(carry: tuple[Any, jax.Array], minibatch: RolloutBatch) -> tuple[Any, Scalars]:
         state, number = carry
         handle: Any = ()  # nothing goes back to a rollout
         sample = Sample(minibatch, handle, weights=minibatch.mask.astype(jnp.float32))
-        grads, info = agent.gradients(state, sample, jax.random.fold_in(key_gradients, number), 0)
+        grads, info = agent.gradients(state, sample, fold_in(key_gradients, number), 0)
         after, counts = agent.apply(state, grads), faults.of_update(grads, info.metrics)
         if plan.skips_nonfinite:
             after, counts = faults.skip(state, after, counts)

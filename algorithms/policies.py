@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.distributions import Categorical, Normal
-from algorithms.networks import CategoricalActor, GaussianActor, Torso, apply_batch, torso_features
+from algorithms.networks import CategoricalActor, GaussianActor, Torso, apply_batch, init_network, torso_features
 from algorithms.spaces import Discrete, Space
 from jaxrl_buffers.types import PyTree
 
@@ -28,7 +28,7 @@ class Policy(NamedTuple):
 
     def init(self, key: jax.Array, obs: PyTree) -> PyTree:
         """Return the parameters for observations like `obs`; consumes `key`."""
-        return self._network.init(key, obs)
+        return init_network(self._network, key, obs)
 
     def distribution(self, params: PyTree, obs: PyTree) -> Categorical | Normal:
         """Return the distributions at observations `[N, ...]`."""

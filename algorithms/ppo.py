@@ -31,12 +31,13 @@ from flax import struct
 from algorithms import losses, optimization
 from algorithms.addons import Addon, addon
 from algorithms.distributions import Distribution
-from algorithms.networks import Torso, ValueNetwork, apply_batch
+from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
 from algorithms.optimization import Schedule
 from algorithms.policies import Policy
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers._checks import require_number, require_positive
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -105,8 +106,8 @@ class PPO(struct.PyTreeNode):
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
         """Return the state for observations like `obs`; consumes `key`."""
         obs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), obs)
-        key_actor, key_critic = jax.random.split(key)
-        params = PPOParams(self.policy.init(key_actor, obs), self._critic.init(key_critic, obs))
+        key_actor, key_critic = split(key)
+        params = PPOParams(self.policy.init(key_actor, obs), init_network(self._critic, key_critic, obs))
         state = PPOState(params, PPOParams(*map(optimization.init, params[:2])))
         return addon.init(self, state, key, obs, action)
 

@@ -38,6 +38,7 @@ from algorithms.soft_policies import Categorical, Policy, SquashedGaussian
 from algorithms.spaces import Box, Discrete, Space
 from algorithms.types import StepInfo
 from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 NUM_CRITICS = 2
@@ -137,8 +138,8 @@ class SAC(struct.PyTreeNode):
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
         """Return the state for observations and actions like these; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
-        key_actor, key_critics = jax.random.split(key)
-        keys = jax.random.split(key_critics, NUM_CRITICS)
+        key_actor, key_critics = split(key)
+        keys = split(key_critics, NUM_CRITICS)
         critics = jax.vmap(lambda key: self.policy.init_critic(key, obs, action))(keys)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
         params = SACParams(self.policy.init_actor(key_actor, obs), critics, log_alpha)

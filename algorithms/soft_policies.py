@@ -21,9 +21,11 @@ from algorithms.networks import (
     Torso,
     apply_batch,
     apply_stack,
+    init_network,
     torso_features,
 )
 from algorithms.spaces import Box, Discrete
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree
 
 
@@ -71,23 +73,23 @@ class SquashedGaussian(NamedTuple):
 
     def init_actor(self, key: jax.Array, obs: PyTree) -> PyTree:
         """Return parameters of the actor; consumes `key`."""
-        return self._actor.init(key, obs)
+        return init_network(self._actor, key, obs)
 
     def init_critic(self, key: jax.Array, obs: PyTree, action: jax.Array) -> PyTree:
         """Return parameters of one critic; consumes `key`."""
-        return self._critic.init(key, obs, action)
+        return init_network(self._critic, key, obs, action)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
         """Return actions `float32[N, A]`, drawn or of the mean; consumes `key`."""
         policy = self.distribution(actor, obs)
         if deterministic:
             return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy))
-        action, _ = _transform(policy, jax.random.normal(key, policy.mean.shape, jnp.float32))
+        action, _ = _transform(policy, jax.random.normal(unrolled(key), policy.mean.shape, jnp.float32))
         return self.action_space.scale(action)
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> jax.Array:
         """Return standard normal noise `float32[num, B, A]`; consumes `key`."""
-        return jax.random.normal(key, (num, batch_size, self.action_space.size), jnp.float32)
+        return jax.random.normal(unrolled(key), (num, batch_size, self.action_space.size), jnp.float32)
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return `min_j Q_j` and `log pi`, `float32[B]` each, of actions made from noise `float32[B, A]`."""
@@ -126,17 +128,17 @@ class Categorical(NamedTuple):
 
     def init_actor(self, key: jax.Array, obs: PyTree) -> PyTree:
         """Return parameters of the actor; consumes `key`."""
-        return self._actor.init(key, obs)
+        return init_network(self._actor, key, obs)
 
     def init_critic(self, key: jax.Array, obs: PyTree, action: jax.Array) -> PyTree:
         """Return parameters of one critic; consumes `key`."""
-        return self._critic.init(key, obs)
+        return init_network(self._critic, key, obs)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
         """Return actions `int32[N]`, drawn or the likeliest; consumes `key`."""
         log_probs = self._log_probs(actor, obs)
         if not deterministic:
-            log_probs = log_probs + jax.random.gumbel(key, log_probs.shape, jnp.float32)
+            log_probs = log_probs + jax.random.gumbel(unrolled(key), log_probs.shape, jnp.float32)
         return jnp.argmax(log_probs, axis=1).astype(jnp.int32)
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> list[tuple[()]]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers._random.hashing import unrolled
+
 
 class Discrete(NamedTuple):
     """The actions `0 ... num_actions - 1`, one `int32` each.
@@ -20,7 +22,7 @@ class Discrete(NamedTuple):
 
     def sample(self, key: jax.Array, num_envs: int) -> jax.Array:
         """Draw actions `int32[N]` uniformly; consumes `key`."""
-        return self.of_uniform(jax.random.uniform(key, (num_envs,), jnp.float32))
+        return self.of_uniform(jax.random.uniform(unrolled(key), (num_envs,), jnp.float32))
 
     def of_uniform(self, uniform: jax.Array) -> jax.Array:
         """Turn numbers in `[0, 1)` into actions; one draw less to compile than `jax.random.randint`."""
@@ -61,7 +63,7 @@ class Box(NamedTuple):
 
     def sample(self, key: jax.Array, num_envs: int) -> jax.Array:
         """Draw actions `float32[N, A]` uniformly; consumes `key`."""
-        return self.scale(jax.random.uniform(key, (num_envs, self.size), jnp.float32, -1, 1))
+        return self.scale(jax.random.uniform(unrolled(key), (num_envs, self.size), jnp.float32, -1, 1))
 
     def scale(self, action: jax.Array) -> jax.Array:
         """Map `[..., A]` from `[-1, 1]` to the bounds."""

@@ -33,6 +33,7 @@ from algorithms.optimization import Schedule
 from algorithms.spaces import Box
 from algorithms.types import StepInfo
 from jaxrl_buffers._checks import require_count, require_number, require_positive
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -136,7 +137,7 @@ class TD3(struct.PyTreeNode):
         The policy's are zero in updates that leave it as it is, and so are `loss_pi` and `grad_norm_pi`.
         """
         action = self.networks.policy(state.target.actor, sample.batch.next_obs)
-        normal = jax.random.normal(key, action.shape, jnp.float32)
+        normal = jax.random.normal(unrolled(key), action.shape, jnp.float32)
         scale, clip = (jnp.asarray(value, jnp.float32) for value in (self.smoothing_scale, self.smoothing_clip))
         next_action = jax.vmap(losses.smoothed_action, in_axes=(0, 0, None))(action, scale * normal, clip)
         grads, info = self.networks.gradients(state, sample, next_action, self._is_due(state))

@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_integer
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.hashing import fold_in, split, unrolled
 from jaxrl_buffers._random.permutations import permute, round_keys
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
@@ -50,12 +50,11 @@ def scan_batches(
         12.0
     """
     require_integer("scan_batches", "num_batches", num_batches, 1)
-    key = unrolled(key)
 
     def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
         carry, state = carries
         progress = index.astype(jnp.float32) / num_batches
-        sample = buffer.sample(state, jax.random.fold_in(key, index), batch_size, progress)
+        sample = buffer.sample(state, fold_in(key, index), batch_size, progress)
         carry, state, output = step(carry, state, sample)
         return (carry, state), output
 
@@ -101,13 +100,12 @@ def scan_epochs(
     require_integer("scan_epochs", "num_batches", num_batches, 1)
     window = buffer.window(state)
     count = starts.count(state.storage, window)
-    key = unrolled(key)
 
     def one_batch(carries: tuple[PyTree, ReplayState], index: jax.Array):
         carry, state = carries
         epoch, batch = index // num_batches, index % num_batches
-        key_order = jax.random.fold_in(jax.random.fold_in(key, 0), epoch)
-        key_view = jax.random.fold_in(jax.random.fold_in(key, 1), index)
+        key_order = fold_in(fold_in(key, 0), epoch)
+        key_view = fold_in(fold_in(key, 1), index)
         rank = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
         number = permute(round_keys(key_order, 1), rank, count)
         slots = starts.slot_of_number(state.storage, window, number)
@@ -156,10 +154,10 @@ def scan_minibatches(
     size = -(-num_rows // num_minibatches)
 
     def one_epoch(carry: PyTree, key: jax.Array):
-        order = jax.random.permutation(key, jnp.arange(num_rows, dtype=jnp.int32))
+        order = jax.random.permutation(unrolled(key), jnp.arange(num_rows, dtype=jnp.int32))
         order = jnp.pad(order, (0, num_minibatches * size - num_rows), constant_values=num_rows)
         parts = order.reshape(num_minibatches, size)
         return lax.scan(lambda carry, index: step(carry, take_rows(flat, index)), carry, parts)
 
-    carry, outputs = lax.scan(one_epoch, carry, jax.random.split(unrolled(key), num_epochs))
+    carry, outputs = lax.scan(one_epoch, carry, split(key, num_epochs))
     return carry, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)

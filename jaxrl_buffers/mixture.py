@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers._checks import check_shape, require_integer, require_number, require_tuple
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.samplers.mix import split_batch
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
@@ -93,11 +93,11 @@ class Mixture(struct.PyTreeNode):
     def sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch from all buffers; consumes `key`. Its handle is a `MixtureHandle`."""
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, unrolled(key), int(batch_size), progress)
+        return self._sample(state, key, int(batch_size), progress)
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: MixtureState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:
-        keys = jax.random.split(key, len(self.buffers))
+        keys = split(key, len(self.buffers))
         samples = []
         for source, count in enumerate(self.counts(batch_size)):
             if count:
@@ -111,7 +111,7 @@ class Mixture(struct.PyTreeNode):
     ) -> Sample:
         """Return the sample of given starts in any order, each of the buffer that it is in; see `ReplayBuffer.read`."""
         check_shape("read", "handle.source", handle.source, jnp.shape(handle.position))
-        keys = [None] * len(self.buffers) if key is None else jax.random.split(unrolled(key), len(self.buffers))
+        keys = [None] * len(self.buffers) if key is None else split(key, len(self.buffers))
         samples = [
             buffer.read(part, self._of_source(handle, source), keys[source], progress)
             for source, (buffer, part) in enumerate(self._pairs(state))

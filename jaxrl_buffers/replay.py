@@ -28,7 +28,7 @@ from jaxrl_buffers._checks import (
 )
 from jaxrl_buffers._fields import check_fields, field_at
 from jaxrl_buffers._parts import any_says
-from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.samplers._marking import mark, mark_oldest
 from jaxrl_buffers.storage import EpisodicReturns, Frames, Reader, Ring, Storage, episodes, ring
@@ -204,11 +204,11 @@ class ReplayBuffer(struct.PyTreeNode):
             progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
         """
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, unrolled(key), int(batch_size), progress)
+        return self._sample(state, key, int(batch_size), progress)
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar) -> Sample:
-        key_draw, key_view = jax.random.split(key) if self.view.is_random else (key, key)
+        key_draw, key_view = split(key) if self.view.is_random else (key, key)
         window = self._window(state.storage)
         draw = self.sampler.draw(state.sampler, state.storage, key_draw, batch_size, window, progress)
         check(lambda: jnp.any(draw.mass > 0), "sample() found no start to draw; ask can_sample(state) first")
@@ -229,7 +229,7 @@ class ReplayBuffer(struct.PyTreeNode):
         check_handle("read", handle)
         if key is None and self.view.is_random:
             raise ValueError(f"read() needs a `key`, because {type(self.view).__name__} is random; pass one.")
-        return self._read(state, handle, unrolled(jax.random.key(0) if key is None else key), progress)
+        return self._read(state, handle, jax.random.key(0) if key is None else key, progress)
 
     @jax.jit
     def _read(self, state: ReplayState, handle: Handle, key: jax.Array, progress: Scalar) -> Sample:

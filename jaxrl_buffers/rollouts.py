@@ -182,13 +182,14 @@ class Rollout(struct.PyTreeNode):
     def sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
         """Draw distinct rows `[B, ...]` of closed paths, masked where there are fewer; consumes `key`."""
         require_integer("sample", "batch_size", batch_size, 1)
-        return self._sample(state, unrolled(key), int(batch_size))
+        return self._sample(state, key, int(batch_size))
 
     @functools.partial(jax.jit, static_argnames="batch_size")
     def _sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
         batch = flatten_rows(self.batch(state))
         size = batch.mask.shape[0]
-        order = jnp.argsort(jnp.where(batch.mask, jax.random.uniform(key, (size,), jnp.float32), jnp.inf))
+        uniforms = jax.random.uniform(unrolled(key), (size,), jnp.float32)
+        order = jnp.argsort(jnp.where(batch.mask, uniforms, jnp.inf))
         return take_rows(batch, jnp.pad(order, (0, max(batch_size - size, 0)), constant_values=size)[:batch_size])
 
     def clear(self, state: Ring) -> Ring:

@@ -106,9 +106,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 KINDS = tuple(OPTIONS)
 
 
-def make_ours(kind: str, capacity: int) -> Buffer:
-    """Return one of this library's buffers."""
-    options = {"sampler": SAMPLER, "view": jb.NStep(n=1)} | OPTIONS[kind]
+def make_ours(kind: str, capacity: int, **changes: Any) -> Buffer:
+    """Return one of this library's buffers; `changes` are options of it."""
+    options = {"sampler": SAMPLER, "view": jb.NStep(n=1)} | OPTIONS[kind] | changes
     buffer = jb.ReplayBuffer(**options, length=capacity // NUM_ADDED, num_envs=NUM_ADDED)
     has_priorities = not isinstance(buffer.sampler, jb.Uniform | jb.Episodic)
 
@@ -125,13 +125,14 @@ def make_ours(kind: str, capacity: int) -> Buffer:
     )
 
 
-def make_flashbax(kind: str, capacity: int) -> Buffer:
+def make_flashbax(kind: str, capacity: int, platform: str | None = None) -> Buffer:
     """Return flashbax's buffer of independent transitions."""
     options = {"max_length": capacity, "min_length": 1, "sample_batch_size": BATCH_SIZE, "add_batches": True}
     if kind == "uniform":
         buffer = fbx.make_item_buffer(**options)
         return Buffer(buffer.init, buffer.add, lambda *xs: (buffer.sample(*xs).experience, (), ()), None, jnp.asarray)
-    buffer = fbx.make_prioritised_item_buffer(**options, priority_exponent=ALPHA, device=jax.default_backend())
+    platform = platform or jax.default_backend()
+    buffer = fbx.make_prioritised_item_buffer(**options, priority_exponent=ALPHA, device=platform)
 
     def sample(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         drawn = buffer.sample(state, key)

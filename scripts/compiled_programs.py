@@ -20,8 +20,11 @@ class Report(NamedTuple):
     """What one step of a program's loops does, or the whole program, as its compiler says."""
 
     # Large arrays that are made anew, as `operation shape`: copied, padded, converted, transposed and so on. Writes in
-    # place are none, nor are prefetches into a TPU's on-chip memory, which come and go.
+    # place are none of them.
     copies: list[str]
+    # Large arrays that a TPU brings into its on-chip memory beside other work, or back. The compiler does so where it
+    # has room and expects to gain by it, so these come and go.
+    moves: list[str]
     # Operations that run on their own. Each takes some microseconds on a GPU, whatever it does.
     kernels: int
     # On TPUs, the compiler's estimate; a v5e makes some 1.5e9 a second. None is given for gathers, scatters and plain
@@ -71,10 +74,16 @@ def report(compiled: jax.stages.Compiled, at_least: int, whole: bool = False) ->
     computations = parse(compiled.as_text() or "")
     names = whole_program(computations) if whole else loops(computations)
     lines = [line for name in names for line in computations[name].values()]
-    copies = [copy for line in lines for copy in copies_of(computations, line, at_least)]
+    made = [(line, shape) for line in lines for shape in made_anew(computations, line, at_least)]
     memory = compiled.memory_analysis()
-    kernels, cycles = sum(map(is_kernel, lines)), sum(line.cycles for line in lines)
-    return Report(copies, kernels, cycles or None, memory.temp_size_in_bytes, memory.argument_size_in_bytes)
+    return Report(
+        copies=[shape for line, shape in made if not is_move(line)],
+        moves=[shape for line, shape in made if is_move(line)],
+        kernels=sum(map(is_kernel, lines)),
+        cycles=sum(line.cycles for line in lines) or None,
+        temp_bytes=memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+    )
 
 
 def parse(text: str) -> Computations:
@@ -136,7 +145,12 @@ def elements(shape: str) -> int:
     return math.prod(int(size) for size in shape[shape.index("[") + 1 : shape.index("]")].split(",") if size)
 
 
-def copies_of(computations: Computations, line: Instruction, at_least: int) -> Iterator[str]:
+def is_move(line: Instruction) -> bool:
+    """Tell whether an instruction brings something into a TPU's on-chip memory, or back, beside other work."""
+    return line.operation.endswith("-start") and any(ON_CHIP in shape for shape in line.shapes)
+
+
+def made_anew(computations: Computations, line: Instruction, at_least: int) -> Iterator[str]:
     """Yield the large arrays that an instruction makes anew, as `operation shape`."""
     for number, shape in enumerate(line.shapes if is_kernel(line) else ()):
         if elements(shape) >= at_least and not _is_aside(line, number):
@@ -148,10 +162,9 @@ def copies_of(computations: Computations, line: Instruction, at_least: int) -> I
 
 
 def _is_aside(line: Instruction, number: int) -> bool:
-    """Tell prefetches, and room that libraries work in, from copies."""
+    """Tell what is no result: what is read beside other work, and room that libraries work in."""
     if line.operation.endswith("-start"):
-        target = 0 if line.operation == "copy-start" else 1  # the others name what they read first
-        return number != target or ON_CHIP in line.shapes[target]
+        return number != (0 if line.operation == "copy-start" else 1)
     return line.operation == "custom-call" and line.shapes[number].startswith("s8[")
 
 

@@ -2,7 +2,7 @@
 
     .venv-accelerators/bin/python scripts/compilers.py      # tells whether both compilers work on this machine
 
-    compilers.prepare()                                     # before anything starts JAX
+    import compilers                                        # before anything starts JAX
     compiled = compilers.compile_for("tpu", function, *shapes, donate_argnums=0)      # or "gpu"
 
 Programs are compiled for one TPU v5e chip or one H100, and cannot be run. For TPUs this takes the package `libtpu`. For
@@ -24,9 +24,11 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-NAMES = {"tpu": "TPU v5e", "gpu": "H100"}
-PACKAGES = {"tpu": "libtpu", "gpu": "jax_cuda12_plugin"}
-ENVIRONMENT = {
+# Everything that does run runs on the CPU, and the compilers start without their devices.
+jax.config.update("jax_platforms", "cpu")
+# Flags that are for other compilers, such as the CPU's, would end the process when the one for TPUs is loaded.
+os.environ.pop("XLA_FLAGS", None)
+os.environ |= {
     # Without a TPU, its library would look for one on the network: this says what machine to compile for.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -37,6 +39,9 @@ ENVIRONMENT = {
     # Only those who run on a GPU need cuDNN and other libraries.
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
 }
+
+NAMES = {"tpu": "TPU v5e", "gpu": "H100"}
+PACKAGES = {"tpu": "libtpu", "gpu": "jax_cuda12_plugin"}
 H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
@@ -58,18 +63,8 @@ def installed() -> list[str]:
 
 
 @functools.cache
-def prepare() -> None:
-    """Let JAX run on the CPU, and compilers start without their devices."""
-    jax.config.update("jax_platforms", "cpu")
-    # Flags that are for other compilers, such as the CPU's, would end the process when the one for TPUs is loaded.
-    os.environ.pop("XLA_FLAGS", None)
-    os.environ.update(ENVIRONMENT)
-
-
-@functools.cache
 def device(kind: str) -> Any:
     """Return the device, `"tpu"` or `"gpu"`, to compile for."""
-    prepare()
     if kind == "tpu":
         return topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
     return topologies.get_topology_desc("", "cuda", target_config=H100, topology="1x1x1").devices[0]

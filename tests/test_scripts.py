@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,27 @@ def test_help_is_enough():
     assert done.returncode == 0
     for option in ("--capacities", "--kinds", "--cells", "--repeats", "--json", "--quick"):
         assert option in done.stdout
+
+
+def test_the_benchmark_of_accelerators_tells_what_it_needs(tmp_path):
+    assert "--quick" in run("scripts/benchmark_accelerators.py", "--help").stdout
+    done = run("scripts/benchmark_accelerators.py", "--json", tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--json" in done.stderr
+
+
+def test_compilers_that_cannot_be_had_are_told_in_one_line(tmp_path):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    command = "source scripts/setup.sh; install_accelerators && echo installed; echo went on"
+    offline = os.environ | {"PIP_NO_INDEX": "1"}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=offline, capture_output=True, text=True)
+    begun, left_out, went_on = done.stdout.splitlines()
+    assert begun.startswith("Installing")
+    assert left_out.startswith("The tests for TPU and GPU are left out")
+    assert "libtpu" in left_out
+    assert went_on == "went on"
 
 
 @pytest.fixture(scope="module")

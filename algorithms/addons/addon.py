@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from algorithms import optimization
 from algorithms.distributions import Distribution
 from algorithms.types import Metrics, StepInfo
+from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 State = TypeVar("State")
@@ -82,7 +83,7 @@ def init(agent: Any, state: State, key: jax.Array, obs: PyTree, action: PyTree) 
         return state
     obs, action = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (obs, action))
     features = agent.features(state, jax.tree.map(lambda leaf: leaf[None], obs))[0]
-    keys = jax.random.split(jax.random.fold_in(key, _STREAM), len(agent.addons))
+    keys = split(fold_in(key, _STREAM), len(agent.addons))
     params = tuple(addon.init(key, obs, action, features) for addon, key in zip(agent.addons, keys, strict=True))
     return _with_groups(state, params, tuple(map(optimization.init, params)))
 
@@ -93,7 +94,7 @@ def add_gradients(
     """Add the gradients of all add-ons to those of the agent, and their metrics; the key is only folded."""
     if not agent.addons:
         return grads, info
-    keys = jax.random.split(jax.random.fold_in(key, _STREAM), len(agent.addons))
+    keys = split(fold_in(key, _STREAM), len(agent.addons))
 
     def total(params: Any) -> tuple[jax.Array, Metrics]:
         learner = state._replace(params=params)

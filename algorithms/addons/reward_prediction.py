@@ -13,6 +13,7 @@ from algorithms.distributions import Distribution
 from algorithms.networks import apply_batch
 from algorithms.types import Metrics
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 _HEAD = nn.Dense(1)
@@ -52,7 +53,7 @@ class RewardPrediction(struct.PyTreeNode):
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
         """Return the parameters of the head; consumes `key`."""
-        return _HEAD.init(key, features)
+        return _HEAD.init(unrolled(key), features)
 
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
@@ -60,7 +61,8 @@ class RewardPrediction(struct.PyTreeNode):
         """Return the term, and the mean absolute `error` of all samples; consumes `key`."""
         reward = _reward(sample.batch)
         error = apply_batch(_HEAD, params, features)[:, 0] - reward
-        is_dropped = jax.random.uniform(key, reward.shape, jnp.float32) < jnp.asarray(self.zero_mask_ratio, jnp.float32)
+        uniforms = jax.random.uniform(unrolled(key), reward.shape, jnp.float32)
+        is_dropped = uniforms < jnp.asarray(self.zero_mask_ratio, jnp.float32)
         kept = jnp.where((reward == 0) & is_dropped, 0, sample.weights)
         loss = jnp.asarray(self.scale, jnp.float32) * 0.5 * jnp.mean(kept * error**2)
         return loss, {"error": jnp.mean(jnp.abs(error))}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers._random.hashing import unrolled
+
 LOW_HALF = 0xFFFF
 
 
@@ -24,7 +26,7 @@ def random_below(key: jax.Array, bound: jax.Array) -> jax.Array:
         >>> print(random_below(jax.random.key(0), jnp.array([1, 1, 1])))
         [0 0 0]
     """
-    words = jax.random.key_data(jax.random.split(key, bound.shape))  # 64 random bits for the price of 32
+    words = jax.random.key_data(jax.random.split(unrolled(key), bound.shape))  # 64 random bits for the price of 32
     high, low = words[..., 0], words[..., 1]
     bound = bound.astype(jnp.uint32)
     middle = high * bound

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers._random.hashing import unrolled
+
 NUM_ROUNDS = 24
 
 
 def round_keys(key: jax.Array, num_permutations: int) -> jax.Array:
     """Return the random words `uint32[rounds, 2, num_permutations]` of independent permutations; consumes `key`."""
-    return jax.random.bits(key, (NUM_ROUNDS, 2, num_permutations), jnp.uint32)
+    return jax.random.bits(unrolled(key), (NUM_ROUNDS, 2, num_permutations), jnp.uint32)
 
 
 def permute(words: jax.Array, index: jax.Array, size: jax.Array) -> jax.Array:

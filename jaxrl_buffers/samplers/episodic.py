@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_buffers import starts
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers.samplers._base import Stateless
 from jaxrl_buffers.storage import episodes, ring
@@ -36,7 +37,7 @@ class Episodic(Stateless):
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        key_episode, key_step = jax.random.split(key)
+        key_episode, key_step = split(key)
         length, _ = ring.shape(storage)
         first, counts = self._episodes(storage, window)
         count = jnp.sum(counts, dtype=jnp.int32)

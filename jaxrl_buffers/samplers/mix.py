@@ -17,6 +17,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_buffers._checks import require_number, require_tuple
+from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
@@ -82,7 +83,7 @@ class Mix(Wrapping, struct.PyTreeNode):
         *counts, rest = split_batch(batch_size, self.ratios)
         numbers = [number for number, count in enumerate(counts) if count]
         cases = [*itertools.product((False, True), repeat=len(numbers))]
-        keys = iter(jax.random.split(key, len(numbers) + len(cases)))
+        keys = iter(split(key, len(numbers) + len(cases)))
 
         def drawn(sampler: Sampler, state: PyTree, count: int) -> Draw:
             return sampler.draw(state, storage, next(keys), count, window, progress)

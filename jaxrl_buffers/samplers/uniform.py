@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._random.hashing import split, unrolled
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers._random.permutations import permute, round_keys
 from jaxrl_buffers.samplers._base import Stateless
@@ -46,7 +47,7 @@ class Uniform(Stateless):
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
         if self.balanced:  # every environment has the same share, and its starts equal parts of it
-            key_group, key_number = jax.random.split(key)
+            key_group, key_number = split(key)
             sizes = starts.count_of_every_env(storage, window)
             group = _environments(key_group, sizes.shape[0], batch_size)
             number, valid = _NUMBERS[self.method](key_number, group, sizes[group.member])
@@ -95,7 +96,7 @@ def _everything(batch_size: int) -> _Group:
 def _environments(key: jax.Array, num_envs: int, batch_size: int) -> _Group:
     share, rest = divmod(batch_size, num_envs)
     every = jnp.tile(jnp.arange(num_envs, dtype=jnp.int32), share)
-    lucky = jax.random.permutation(key, num_envs)[:rest].astype(jnp.int32)
+    lucky = jax.random.permutation(unrolled(key), num_envs)[:rest].astype(jnp.int32)
     member = jnp.concatenate([every, lucky])
     rank = jnp.arange(batch_size, dtype=jnp.int32) // num_envs
     quota = jnp.full(num_envs, share, jnp.int32).at[lucky].add(1)[member]
@@ -112,7 +113,7 @@ def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Arr
     Strata differ in length by one where the quota does not divide the size; a random rotation of the whole makes
     every number equally likely all the same.
     """
-    key_offset, key_rotation = jax.random.split(key)
+    key_offset, key_rotation = split(key)
     size_or_one = jnp.maximum(size, 1)
     width, longer = size_or_one // group.quota, size_or_one % group.quota
     # With more draws than numbers, go round and round.

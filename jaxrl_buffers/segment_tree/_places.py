@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrl_buffers._random.hashing import unrolled
+
 HALF_BITS = 12  # of the 24 that a float32 has: products of two halves are exact
 UNIT = np.float32(2.0**-24)
 FIRST_HALF = np.int32(-(2**HALF_BITS))  # masks out the last bits
@@ -37,7 +39,7 @@ def at(mass: jax.Array) -> Place:
 
 def draw(key: jax.Array, batch_size: int, total: jax.Array, stratified: bool) -> Place:
     """Draw places in `[0, total)`: anywhere, or one in each of `B` equal parts; consumes `key`."""
-    words = jax.random.key_data(jax.random.split(key, batch_size))  # 64 random bits for the price of 32
+    words = jax.random.key_data(jax.random.split(unrolled(key), batch_size))  # 64 random bits for the price of 32
     units, rest = ((words[:, number] >> 8).astype(jnp.float32) for number in range(2))
     rest = rest * UNIT
     return scaled(*(_in_strata(units, rest) if stratified else (units, rest)), total)

@@ -41,10 +41,10 @@ class Leaves(struct.PyTreeNode):
 
         return jax.tree.map(gather, self.tree)
 
-    def read_steps(self, index: jax.Array) -> list[PyTree]:
-        """Return the rows at `index[L, B]` step by step."""
-        rows = self.read(index)
-        return [jax.tree.map(lambda leaf: leaf[step], rows) for step in range(index.shape[0])]  # noqa: B023
+    def read_steps(self, index: list[jax.Array]) -> list[PyTree]:
+        """Return the rows at `index[B]` of each step."""
+        rows = self.read(jnp.stack(index))
+        return [jax.tree.map(lambda leaf: leaf[step], rows) for step in range(len(index))]  # noqa: B023
 
     def unpack(self, step: PyTree) -> PyTree:
         """Return the rows of one step as they are."""

@@ -64,10 +64,10 @@ class Words(struct.PyTreeNode):
         """Return the rows at indices of any shape, all leaves of a row by one gather."""
         return self.unpack([_gather(words, index) for words in self.arrays])
 
-    def read_steps(self, index: jax.Array) -> list[list[jax.Array]]:
-        """Return the rows at `index[L, B]` step by step: `uint32[B, W]` of each array."""
-        arrays = [_gather(words, index) for words in self.arrays]
-        return [[words[step] for words in arrays] for step in range(index.shape[0])]
+    def read_steps(self, index: list[jax.Array]) -> list[list[jax.Array]]:
+        """Return the rows at `index[B]` of each step: `uint32[B, W]` of each array."""
+        arrays = [jnp.split(_gather(words, jnp.concatenate(index)), len(index)) for words in self.arrays]
+        return [list(step) for step in zip(*arrays, strict=True)]
 
     def unpack(self, step: list[jax.Array]) -> PyTree:
         """Return the rows that words `[..., W]` of each array hold."""

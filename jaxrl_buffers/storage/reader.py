@@ -30,9 +30,8 @@ class Reader(NamedTuple):
 
     def steps(self, row: jax.Array, env: jax.Array, num_steps: int) -> Steps:
         """Return what follows from each of the rows `[B]` on, that one included."""
-        offset = jnp.arange(num_steps, dtype=jnp.int32)[:, None]
-        rows = self.later(row[None], offset) if num_steps > 1 else row[None]
-        index = rows * ring.shape(self.ring)[1] + env[None]
+        rows = [self.later(row, step) if step else row for step in range(num_steps)]
+        index = [one * ring.shape(self.ring)[1] + env for one in rows]
         return Steps(self, rows, env, self.ring.rows.read_steps(index))
 
     def map(self, change: Change) -> Reader:
@@ -84,7 +83,7 @@ class Steps(NamedTuple):
     """The next rows of each of `B` samples, step by step."""
 
     reader: Reader
-    rows: jax.Array  # int32[L, B]
+    rows: list[jax.Array]  # int32[B], of every step
     env: jax.Array  # int32[B]
     stored: list[Any]  # of every step, as `Rows.read_steps` returns them
 
@@ -102,5 +101,4 @@ class Steps(NamedTuple):
 
     def row_at(self, number: jax.Array | int) -> jax.Array:
         """Return the rows `[B]` of the steps with the given numbers."""
-        is_first = self.rows.shape[0] == 1 or (isinstance(number, int) and number == 0)
-        return self.rows[0] if is_first else self.reader.later(self.rows[0], number)
+        return self.rows[number] if isinstance(number, int) else self.reader.later(self.rows[0], number)

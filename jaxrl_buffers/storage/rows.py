@@ -46,8 +46,8 @@ class Rows(Protocol):
         """Return the rows at indices of any shape."""
         ...
 
-    def read_steps(self, index: jax.Array) -> list[Any]:
-        """Return the rows at `index[L, B]` step by step, each in a form that `unpack` and `select` know."""
+    def read_steps(self, index: list[jax.Array]) -> list[Any]:
+        """Return the rows at `index[B]` of each step, each in a form that `unpack` and `select` know."""
         ...
 
     def unpack(self, step: Any) -> PyTree:

@@ -14,6 +14,7 @@ from flax import struct
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers._fields import field_at, named_field, with_field
+from jaxrl_buffers._random.hashing import split, unrolled
 from jaxrl_buffers._random.integers import random_below
 from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.reader import Reader
@@ -99,9 +100,10 @@ class Hindsight(struct.PyTreeNode):
 
     def __call__(self, reader: Reader, slots: jax.Array, key: jax.Array) -> PyTree:
         """Return the batch that begins at `slots[B]`; consumes `key`."""
-        key_ratio, key_goal, key_view = jax.random.split(key, 3)
+        key_ratio, key_goal, key_view = split(key, 3)
         row, env = reader.locate(slots)
-        chosen = jax.random.uniform(key_ratio, slots.shape, jnp.float32) < jnp.asarray(self.ratio, jnp.float32)
+        uniforms = jax.random.uniform(unrolled(key_ratio), slots.shape, jnp.float32)
+        chosen = uniforms < jnp.asarray(self.ratio, jnp.float32)
         goal_row, goal_env, exists = self._goal_slots(reader, row, env, key_goal)
         goal = self._achieved(reader.read(goal_row, goal_env))
         relabelled = chosen & exists & reader.is_complete(goal_row, goal_env)

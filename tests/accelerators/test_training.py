@@ -49,7 +49,7 @@ def test_off_policy_training(kind, name):
         num_test_episodes=2,
     )
     compiled = compile_training(kind, make_agent(env.action_space), buffer, env, plan)
-    programs.assert_in_place(compiled, num_slots=4 * programs.LARGE)  # besides the ring, networks and environments
+    programs.assert_in_place(compiled, at_least=programs.LARGE // 8)  # there are networks and environments besides
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
