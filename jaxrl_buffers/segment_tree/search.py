@@ -91,11 +91,9 @@ def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax
     limit = jnp.where(prefixes[-1] > 0, limit, -1)
     child = sum(((prefix <= limit).astype(jnp.int32) for prefix in prefixes[:-1]), jnp.zeros(limit.shape, jnp.int32))
     child = keep(child)  # else it is computed anew for every use, with all the levels above it
-    before = sum(
-        (jnp.where(number < child, mass, 0) for number, mass in enumerate(children[:-1])), jnp.zeros_like(limit)
-    )
-    chosen = children[0]
+    before, chosen = jnp.zeros_like(limit), children[0]
     for number, mass in enumerate(children[1:], 1):
+        before = before + jnp.where(number <= child, children[number - 1], 0)
         chosen = jnp.where(number == child, mass, chosen)
     return child, places.behind(place, before), chosen
 
