@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxrl_buffers._checks import require_choice, require_integer
+from jaxrl_buffers._xla import scan_carries
 from jaxrl_buffers.types import PyTree
 
 KINDS = ("gru", "lstm")
@@ -89,22 +90,19 @@ class Memory(nn.Module):
         cell = _gru if self.kind == "gru" else _lstm
         kernel = self.param("recurrent_kernel", _orthogonal_blocks(num_gates), (self.size, num_gates * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (num_gates * self.size,))
-        # An array for each gate: cut out of one inside of the loop, XLA would compute some of them twice.
-        gates = tuple(jnp.split(nn.Dense(num_gates * self.size)(inputs), num_gates, axis=-1))
+        gates = nn.Dense(num_gates * self.size)(inputs)
         weights = tuple(zip(jnp.split(kernel, num_gates, axis=-1), jnp.split(bias, num_gates), strict=True))
 
-        def step(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
-            gates, is_first, is_burn_in = row
+        def step(carry: jax.Array, gates: Any, row: Any) -> jax.Array:
+            is_first, is_burn_in = row
             after = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights)
-            if is_burn_in is not None:
-                after = jnp.where(is_burn_in, jax.lax.stop_gradient(after), after)
-            return after, carry  # told is what came in: if the next carry were, XLA would compute it twice
+            return after if is_burn_in is None else jnp.where(is_burn_in, jax.lax.stop_gradient(after), after)
 
         num_rows = is_first.shape[0]
-        rows, successors = (tuple(gate[part] for gate in gates) for part in (slice(num_rows), slice(num_rows, None)))
-        last, before = jax.lax.scan(step, self.carry if carry is None else carry, (rows, is_first, is_burn_in))
-        carries = jnp.concatenate([before[1:], last[None]])
+        carry = self.carry if carry is None else carry
+        last, carries = scan_carries(step, carry, gates[:num_rows], num_gates, (is_first, is_burn_in))
         if inputs.shape[0] > num_rows:
+            successors = tuple(jnp.split(gates[num_rows:], num_gates, axis=-1))
             carries = jax.vmap(cell, in_axes=(0, 0, None))(successors, carries, weights)
         return last, carries if self.kind == "gru" else carries[:, 1]
 

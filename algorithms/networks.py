@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from algorithms.convolution import convolve
 from algorithms.memory import KINDS, History, Memory
 from jaxrl_buffers._checks import require_choice, require_integer, require_tuple, shown
 from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers._xla import convolve, map_stack, narrow_product
 from jaxrl_buffers.types import PyTree
 
 # The functions in jax.nn that change one number at a time.
@@ -20,7 +20,6 @@ ACTIVATIONS = (
     *("sigmoid", "log_sigmoid", "tanh", "soft_sign", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),
     *("sparse_plus", "sparse_sigmoid", "identity"),
 )
-FEW_OUTPUTS = 4  # of heads that are computed by columns, each of which is a kernel of its own on accelerators
 
 
 class Torso(nn.Module):
@@ -265,12 +264,9 @@ def apply_batch(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree
 
 def apply_stack(network: nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
     """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
-    num_networks = jax.tree.leaves(params)[0].shape[0]
     if not isinstance(obs, History):
-        # Each gets inputs of its own: XLA's CPU backend would make one product of all first layers, and then spend more
-        # on moving its parts to where the second layers need them.
-        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num_networks, *leaf.shape)), (obs, *inputs))
-        return jax.vmap(lambda params, inputs: apply_batch(network, params, *inputs))(params, own)
+        return map_stack(lambda params, inputs: apply_batch(network, params, *inputs), params, (obs, *inputs))
+    num_networks = jax.tree.leaves(params)[0].shape[0]
     obs = obs.of(network.role)
 
     def apply_one(params: PyTree, carry: PyTree) -> Any:
@@ -297,16 +293,7 @@ def _small_head(size: int) -> nn.Dense:
 
 def _head(size: int, **options: Any) -> nn.Dense:
     """A last layer."""
-    return nn.Dense(size, dot_general=_product_by_columns if size <= FEW_OUTPUTS else None, **options)
-
-
-def _product_by_columns(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    """Return `x @ kernel`, one output after the other.
-
-    On CPU the gradient of a narrow kernel, a product of two tall matrices, takes seven times as long as those of
-    its two columns.
-    """
-    return jnp.stack([x @ column for column in kernel.T], axis=-1)
+    return nn.Dense(size, dot_general=narrow_product, **options)
 
 
 def _as_float(leaf: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from algorithms import NATURE, Torso
-from algorithms.convolution import convolve
+from jaxrl_buffers._xla import convolve
 
 
 def layers(kernel_size, **options):
@@ -46,6 +46,25 @@ def test_values_and_gradients_are_those_of_flax(key, kernel_size, strides, paddi
         lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4),
         one(params, images),
         two(params, images),
+    )
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_numbers_of_half_the_size_stay_so(key, dtype):
+    images = jax.random.normal(key, (5, 7, 9, 4), dtype)
+    ours, other = layers((3, 2), strides=(2, 1), padding="SAME", dtype=dtype, param_dtype=dtype)
+    params = other.init(key, images)
+
+    def loss(params, images, layer):
+        return jnp.sum(jnp.cos(layer.apply(params, images)).astype(jnp.float32))
+
+    one, two = (jax.jit(jax.grad(lambda *args, of=of: loss(*args, of), argnums=(0, 1))) for of in (ours, other))
+    got, expected = one(params, images), two(params, images)
+    assert all(leaf.dtype == dtype for leaf in jax.tree.leaves((got, expected, ours.apply(params, images))))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=0.1, atol=0.3),
+        (got, ours.apply(params, images)),
+        (expected, other.apply(params, images)),
     )
 
 

@@ -150,9 +150,10 @@ def test_the_policy_gradient_is_computed_only_where_it_is_used():
     agent, batch = AGENTS["td3"], sample(jax.random.key(1))
     state = jax.eval_shape(functions("td3")[0], jax.random.key(0))
     jaxpr = jax.make_jaxpr(lambda state: agent.gradients(state, batch, jax.random.key(2), 0))(state)
-    (condition,) = [equation for equation in jaxpr.eqns if equation.primitive.name == "cond"]
-    skipped, computed = (str(branch).count("dot_general") for branch in condition.params["branches"])
-    assert skipped == 0
+    conditions = [equation for equation in jaxpr.eqns if equation.primitive.name == "cond"]
+    products = [[str(branch).count("dot_general") for branch in each.params["branches"]] for each in conditions]
+    # Choices by platform have products on each side.
+    (computed,) = [counts[1] for counts in products if counts[0] == 0]
     assert computed >= 6  # forward through policy and critic, and back
 
 

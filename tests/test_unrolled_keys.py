@@ -78,7 +78,9 @@ def test_keys_used_twice_are_still_found():
 
 @pytest.mark.parametrize("shape", [2, (4, 2), ()])
 @pytest.mark.parametrize(
-    "make_key", [jax.random.key, jax.random.PRNGKey, lambda seed: jax.random.key(seed, impl="rbg")], ids=str
+    "make_key",
+    [jax.random.key, jax.random.PRNGKey, lambda seed: jax.random.key(seed, impl="rbg")],
+    ids=["typed", "raw", "other"],
 )
 def test_keys_are_split_and_folded_as_by_jax(make_key, shape):
     """With the same words, and of the same type, which may be handed on."""
@@ -98,9 +100,9 @@ def operations(platform, function, *args):
     return [name for name in re.findall(r"stablehlo\.(\w+)", text) if name not in plumbing]
 
 
-@pytest.mark.parametrize("draw", [DRAWS[name] for name in ("bits", "normal", "split", "fold_in", "batch")])
-def test_other_platforms_hash_as_jax_does(draw):
-    key = jax.random.key(0)
+@pytest.mark.parametrize("name", ["bits", "normal", "split", "fold_in", "batch"])
+def test_other_platforms_hash_as_jax_does(name):
+    draw, key = DRAWS[name], jax.random.key(0)
     for platform in ("tpu", "cuda"):
         assert operations(platform, lambda key: draw(unrolled(key)), key) == operations(platform, draw, key)
     assert "while" in operations("cpu", draw, key)

@@ -1,0 +1,208 @@
+"""Layers of networks: narrow heads, stacked networks, convolutions, recurrent loops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_buffers.types import PyTree
+
+FEW_COLUMNS = 4  # of a kernel that is narrow
+
+
+def narrow_product(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any) -> jax.Array:
+    """Return the product with the kernel of a dense layer. On CPU narrow kernels are multiplied by columns.
+
+    The gradient of a narrow kernel is a product of two tall matrices, for which XLA's CPU backend has no fast code. It
+    has for products of a matrix and a vector.
+
+    Seen on: jaxlib 0.10.2, CPU.
+    Gains: the gradient of a kernel of two columns takes a seventh of the time. On a TPU v5e a gradient step of a
+        network with such a head would take 19k cycles, not 15k, so it is not done there.
+    Pinned by: `test_narrow_heads_are_computed_by_columns_on_cpu_alone`.
+    Can go when: the gradient of one product takes no longer on CPU.
+
+    Args:
+        x: `[..., F]`.
+        kernel: `[F, M]`.
+        dimension_numbers: as `nn.Dense` gives them: the last axis of `x` and the first of the kernel are contracted.
+        options: as in `lax.dot_general`.
+
+    Example:
+        >>> from flax import linen as nn
+        >>> layer = nn.Dense(2, dot_general=narrow_product)
+        >>> layer.init_with_output(jax.random.key(0), jnp.zeros((5, 7)))[0].shape
+        (5, 2)
+    """
+    product = functools.partial(lax.dot_general, dimension_numbers=dimension_numbers, **options)
+    if kernel.shape[-1] > FEW_COLUMNS:
+        return product(x, kernel)
+
+    def by_columns(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.stack([product(x, column) for column in kernel.T], axis=-1)
+
+    return lax.platform_dependent(x, kernel, cpu=by_columns, default=product)
+
+
+def map_stack(function: Callable[[PyTree, PyTree], PyTree], stack: PyTree, inputs: PyTree) -> PyTree:
+    """Return `vmap(function, in_axes=(0, None))(stack, inputs)`. On CPU and GPU each entry has inputs of its own.
+
+    XLA makes one product of all first layers that have the same inputs, and then spends more on moving its parts to
+    where the second layers need them.
+
+    Seen on: jaxlib 0.10.2, CPU and GPU.
+    Gains: a gradient step of two critics of 64x64 with a batch of 256 takes 167 us on two CPU cores, not 187, with 11
+        instead of 21 copies. On an H100 such a step has 21 kernels, not 24. On a TPU v5e it would take 37k cycles with
+        own inputs, not 31k, so it is not done there.
+    Pinned by: `test_stacked_networks_have_inputs_of_their_own_on_cpu_and_gpu_alone`.
+    Can go when: these figures are the same without it.
+
+    Args:
+        function: of one entry and the inputs.
+        stack: leaves `[C, ...]`, such as the parameters of several networks.
+        inputs: the same for all.
+
+    Returns:
+        Leaves `[C, ...]`.
+    """
+    count = jax.tree.leaves(stack)[0].shape[0]
+
+    def with_own_inputs(stack: PyTree, inputs: PyTree) -> PyTree:
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (count, *leaf.shape)), inputs)
+        return jax.vmap(function)(stack, own)
+
+    plain = jax.vmap(function, in_axes=(0, None))
+    special = dict.fromkeys(("cpu", "cuda", "rocm"), with_own_inputs)
+    return lax.platform_dependent(stack, inputs, default=plain, **special)
+
+
+def scan_carries(
+    step: Callable[[PyTree, tuple[jax.Array, ...], PyTree], PyTree],
+    carry: jax.Array,
+    values: jax.Array,
+    num_parts: int,
+    rows: PyTree,
+) -> tuple[jax.Array, jax.Array]:
+    """Go through rows and return the last carry, and the carries `[L, ...]` after each of them.
+
+        carry = step(carry, parts of the row's values, row)
+
+    On CPU all values are cut into parts before the loop. Cut inside of it, XLA's CPU backend would compute some of what
+    depends on them twice. There the loop also tells the carries that come in, to which the last one is appended: with
+    those that go out, it would in some programs compute them twice.
+
+    Seen on: jaxlib 0.10.2, CPU.
+    Gains: the forward pass of a GRU of 64 over 32 sequences of 20 rows takes 0.3 ms on two CPU cores, not 0.7. On a TPU
+        v5e its gradient would take 63k cycles, not 42k, so it is not done there.
+    Pinned by: `test_gates_are_cut_apart_before_the_loop_on_cpu_alone`.
+    Can go when: the forward pass takes no longer without it.
+
+    Args:
+        step: returns the next carry.
+        carry: the first one.
+        values: `[L, num_parts * H]`, such as the gates of a recurrent cell as far as they depend on the inputs.
+        num_parts: how many parts `[H]` each row's values have.
+        rows: leaves `[L, ...]`, of which `step` gets one row each.
+    """
+    cut = functools.partial(jnp.split, indices_or_sections=num_parts, axis=-1)
+
+    def cut_before(carry: jax.Array, values: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        def body(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+            return step(carry, *row), carry
+
+        last, before = lax.scan(body, carry, (tuple(cut(values)), rows))
+        return last, jnp.concatenate([before[1:], last[None]])
+
+    def cut_inside(carry: jax.Array, values: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
+        def body(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+            after = step(carry, tuple(cut(row[0])), row[1])
+            return after, after
+
+        return lax.scan(body, carry, (values, rows))
+
+    return lax.platform_dependent(carry, values, rows, cpu=cut_before, default=cut_inside)
+
+
+def convolve(
+    images: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Sequence[int] = (1, 1),
+    rhs_dilation: Sequence[int] = (1, 1),
+    feature_group_count: int = 1,
+    **options: Any,
+) -> jax.Array:
+    """Return `lax.conv_general_dilated` as `nn.Conv` calls it. On CPU it is a product of all patches with the kernel.
+
+    XLA's CPU backend calls its fast convolution only outside of loops. Inside `lax.scan`, which all training is, it
+    calls one without blocks and threads. A product has no such trouble, and differs by rounding alone. Convolutions
+    with dilations or groups are what they are.
+
+    Seen on: jaxlib 0.10.2, CPU.
+    Gains: a gradient step inside a loop on two cores, by convolution and by product:
+
+            MinAtar, 10x10x4 -> 16, 3x3          batch 32:   1.8 and 0.2 ms       batch 256:   19 and 0.8 ms
+            MinAtar, 10x10x10 -> 16, 3x3         batch 32:   4.6 and 0.25 ms      batch 256:   44 and 1.6 ms
+            Nature network, 84x84x4              batch 32:   445 and 46 ms        batch 256:   6.5 and 0.75 s
+
+        A sum of products of shifted images, one for each place of the kernel, took two to ten times as long as the one
+        product. One product for each row of the kernel, and patches of whole strides, took about as long. So there is
+        no choice by shape.
+    Pinned by: `test_loops_have_products_on_cpu_and_convolutions_elsewhere`.
+    Can go when: `lax.conv_general_dilated` takes about as long inside `lax.scan` on CPU as outside.
+
+    Args:
+        images: `[B, height, width, channels]`.
+        kernel: `[height, width, channels, features]`.
+        strides: from one patch to the next, along both axes.
+        padding: `VALID`, `SAME`, or how much before and behind, along both axes.
+        lhs_dilation, rhs_dilation, feature_group_count, options: as in `lax.conv_general_dilated`.
+
+    Example:
+        >>> from flax import linen as nn
+        >>> layer = nn.Conv(16, (3, 3), padding="VALID", conv_general_dilated=convolve)
+        >>> layer.init_with_output(jax.random.key(0), jnp.zeros((5, 10, 10, 4)))[0].shape
+        (5, 8, 8, 16)
+    """
+    convolution = functools.partial(
+        lax.conv_general_dilated,
+        window_strides=strides,
+        padding=padding,
+        lhs_dilation=lhs_dilation,
+        rhs_dilation=rhs_dilation,
+        feature_group_count=feature_group_count,
+        **options,
+    )
+    if feature_group_count > 1 or max(*lhs_dilation, *rhs_dilation) > 1:
+        return convolution(images, kernel)
+    options = {name: options[name] for name in ("precision", "preferred_element_type") if name in options}
+    product = functools.partial(_product_of_patches, strides=strides, padding=padding, **options)
+    return lax.platform_dependent(images, kernel, cpu=product, default=convolution)
+
+
+def _product_of_patches(
+    images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, **options: Any
+) -> jax.Array:
+    """Return all patches `[B, height, width, places, channels]`, multiplied by the kernel.
+
+    Places and channels stay two axes: as one, the gradient of the kernel gets another form, which takes 1.5 times as
+    long at MinAtar's sizes.
+    """
+    height, width, num_channels, num_features = kernel.shape
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)
+    images = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    last = [size - window for size, window in zip(images.shape[1:3], (height, width), strict=True)]
+    shifted = [
+        images[:, row : row + last[0] + 1 : strides[0], column : column + last[1] + 1 : strides[1]]
+        for row in range(height)
+        for column in range(width)
+    ]
+    patches, kernel = jnp.stack(shifted, axis=-2), kernel.reshape(-1, num_channels, num_features)
+    return lax.dot_general(patches, kernel, (((3, 4), (0, 1)), ((), ())), **options)
