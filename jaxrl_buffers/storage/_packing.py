@@ -53,9 +53,9 @@ def pack(form: Form, leaves: Sequence[jax.Array], num_axes: int) -> jax.Array:
     by_width: dict[int, list[jax.Array]] = {width: [] for width in WIDTHS}
     for leaf, element in zip(leaves, form.elements, strict=True):
         by_width[_width(element)].append(_bits(leaf, element).reshape(*lead, -1))
-    parts = [_join(jnp.concatenate(parts, axis=-1), width) for width, parts in by_width.items() if parts]
-    words = jnp.concatenate(parts, axis=-1)
-    return jnp.pad(words, [*[(0, 0)] * num_axes, (0, form.num_words - words.shape[-1])])
+    parts = [part for width, bits in by_width.items() if bits for part in _join(bits, width)]
+    missing = form.num_words - sum(part.shape[-1] for part in parts)
+    return jnp.concatenate([*parts, jnp.zeros((*lead, missing), jnp.uint32)], axis=-1)
 
 
 def unpack(form: Form, words: jax.Array) -> list[jax.Array]:
@@ -148,22 +148,26 @@ def _is_packed_integer(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8
 
 
-def _join(bits: jax.Array, width: int) -> jax.Array:
-    """Return unsigned integers `[..., E]` as words."""
+def _join(parts: list[jax.Array], width: int) -> list[jax.Array]:
+    """Return unsigned integers `[..., E]` of one width as words."""
+    if width == 4:
+        return parts
+    bits = jnp.concatenate(parts, axis=-1)
     if width == 8:
         halves = lax.bitcast_convert_type(bits, jnp.uint32)
-        return jnp.concatenate([halves[..., 0], halves[..., 1]], axis=-1)
+        return [halves[..., 0], halves[..., 1]]
     num_words = -(-bits.shape[-1] * width // 4)
     planes = [bits[..., begin : begin + num_words] for begin in range(0, bits.shape[-1], num_words)]
     missing = num_words * len(planes) - bits.shape[-1]
     planes[-1] = jnp.pad(planes[-1], [*[(0, 0)] * (bits.ndim - 1), (0, missing)])
-    return functools.reduce(
-        lambda word, plane: word | plane[1].astype(jnp.uint32) << 8 * width * plane[0], enumerate(planes), jnp.uint32(0)
-    )
+    shifted = [plane.astype(jnp.uint32) << 8 * width * number for number, plane in enumerate(planes)]
+    return [functools.reduce(jnp.bitwise_or, shifted)]
 
 
 def _cut(words: jax.Array, width: int) -> jax.Array:
     """Return words as unsigned integers `[..., E]`; behind the last that was joined come zeros."""
+    if width == 4:
+        return words
     if width == 8:
         half = words.shape[-1] // 2
         return lax.bitcast_convert_type(jnp.stack([words[..., :half], words[..., half:]], axis=-1), jnp.uint64)

@@ -101,11 +101,10 @@ class Words(struct.PyTreeNode):
     def write(self, chunk: PyTree, row: jax.Array | int, length: int) -> Words:
         """Write a chunk `[K, N, ...]`, as at most two contiguous writes an array."""
         _, num_envs = self.shape
-        leaves = jax.tree.leaves(chunk)
-        num_rows = leaves[0].shape[0]
+        num_rows = jax.tree.leaves(chunk)[0].shape[0]
+        leaves = [leaf.reshape(num_rows * num_envs, *leaf.shape[2:]) for leaf in jax.tree.leaves(chunk)]
         write = functools.partial(_write_block, row=row, num_rows=num_rows, num_envs=num_envs, length=length)
-        new = (words.reshape(num_rows * num_envs, -1) for words in self._pack(leaves, 2))
-        return self.replace(arrays=tuple(map(write, self.arrays, new)))
+        return self.replace(arrays=tuple(map(write, self.arrays, self._pack(leaves, 1))))
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Words:
         """Write rows `[K, E, ...]` to distinct places."""
