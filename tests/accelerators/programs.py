@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -49,8 +48,7 @@ def for_platform(buffer: Any, platform: str) -> Any:
     """Return the buffer as it is on another platform."""
     if isinstance(buffer, jb.Mixture):
         return buffer.replace(buffers=tuple(for_platform(part, platform) for part in buffer.buffers))
-    has_platform = "platform" in {field.name for field in dataclasses.fields(buffer)}
-    return buffer.replace(platform=platform) if has_platform else buffer
+    return buffer.replace(platform=platform)
 
 
 def example_chunk(*axes: int) -> Any:
