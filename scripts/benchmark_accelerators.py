@@ -4,10 +4,10 @@
     .venv-accelerators/bin/python scripts/benchmark_accelerators.py
     .venv-accelerators/bin/python scripts/benchmark_accelerators.py --quick --json result.json
 
-The loops are those of benchmark_buffers.py: in every step they add 128 transitions of 41 floats and two flags, sample
-256, use every leaf of the batch and the weights, and update 256 priorities, if there are any. Every step gets a key of
-its own, and what turns that into random numbers is counted too. flashbax has no returns of several steps; its sequences
-of three steps are summed up to such.
+The loops do as those of benchmark_buffers.py: in every step they add 128 transitions of 41 floats and two flags, sample
+256, sum up every leaf of the batch and the weights, and update 256 priorities, if there are any. Rows and a key come in
+with every step: taking them out of their arrays and turning the key into random numbers is counted too. flashbax has no
+returns of several steps; its sequences of three steps are summed up to such.
 
 * cycles: the TPU compiler's estimate of one step. It gives none for gathers, scatters and plain writes of slices;
 * copies: arrays of 100,000 elements or more that are copied, padded, converted or transposed in every step;
@@ -46,8 +46,6 @@ from benchmark_buffers import (
     make_ours,
     power,
     random_chunks,
-    run,
-    step_inputs,
 )
 from compiled_programs import Report, report
 
@@ -59,7 +57,7 @@ Record = dict[str, Any]
 SMALL, LARGE = 2**16, 2**20
 LARGE_ARRAY = 100_000  # elements
 GAMMA = 0.99
-NUM_STEPS, NUM_ITERATIONS = 16, 10
+NUM_ITERATIONS = 10
 
 
 class Cell(NamedTuple):
@@ -139,16 +137,24 @@ def summed_up(rows: jb.Transition) -> jb.Batch:
 def compile_loop(library: str, kind: str, cell: Cell) -> Report:
     """Compile one loop for a kind of accelerator, and read it."""
     buffer = make_buffer(library, kind, cell)
-    rng = np.random.default_rng(0)
-    chunks = random_chunks(cell.sampler, rng)
-    inputs = step_inputs(rng, cell.capacity, NUM_STEPS, chunks.reward.shape[0])
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (chunks, inputs))
+    chunks = random_chunks(cell.sampler, np.random.default_rng(0))
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chunks)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), chunks.reward.shape[0]))
     state = jax.eval_shape(lambda: buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunks)))
 
-    def program(state: Any, chunks: jb.Transition, inputs: tuple) -> Any:
-        return run(buffer, ("add", "sample", "update"), state, chunks, inputs)
+    def step(carry: tuple[Any, jax.Array], inputs: tuple[jb.Transition, jax.Array]) -> Any:
+        (state, total), (chunk, key) = carry, inputs
+        state = buffer.add(state, chunk)
+        batch, weights, handle = buffer.sample(state, key)
+        total += sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves((batch, weights)))
+        if buffer.update:
+            state = buffer.update(state, handle, jnp.abs(batch.reward))
+        return (state, total), None
 
-    return report(compilers.compile_for(kind, program, state, *shapes, donate_argnums=0), LARGE_ARRAY)
+    def program(state: Any, chunks: jb.Transition, keys: jax.Array) -> Any:
+        return jax.lax.scan(step, (state, jnp.float32(0)), (chunks, keys))[0]
+
+    return report(compilers.compile_for(kind, program, state, shapes, keys, donate_argnums=0), LARGE_ARRAY)
 
 
 def compile_training(kind: str, environment: str, num_envs: int, **settings: Any) -> tuple[Report, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ SMALL, LARGE = 2**16, 2**20  # slots
 NUM_ENVS = 16
 NUM_STEPS = 3
 BATCH = 32
-LARGE_ARRAY = LARGE // 64  # elements: every array of the ring has more, and so have those of a tree
+LARGE_ARRAY = LARGE // 8  # elements: every array of the ring has more, and so have the leaves of a tree
 
 Buffer = jb.ReplayBuffer | jb.Mixture
 Step = Callable[[Any, Any, Any, jax.Array], tuple[Any, jax.Array]]  # buffer, state, rows, key -> state, what was used
@@ -39,7 +38,7 @@ SAMPLERS: dict[str, Any] = {
 VIEWS: dict[str, Any] = {
     "one_step": jb.NStep(),
     "n_step": jb.NStep(n=3),
-    "sequence": jb.Sequence(4, burn_in=1, period=2),
+    "sequence": jb.Sequence(4, burn_in=1),
     "within_episode": jb.Sequence(3, within_episode=True),
     "hindsight": jb.Hindsight(jb.NStep(n=3), achieved="next_obs.x", relabel=registry.relabel),
 }
@@ -49,8 +48,7 @@ def for_platform(buffer: Any, platform: str) -> Any:
     """Return the buffer as it is on another platform."""
     if isinstance(buffer, jb.Mixture):
         return buffer.replace(buffers=tuple(for_platform(part, platform) for part in buffer.buffers))
-    has_platform = "platform" in {field.name for field in dataclasses.fields(buffer)}
-    return buffer.replace(platform=platform) if has_platform else buffer
+    return buffer.replace(platform=platform)
 
 
 def example_chunk(*axes: int) -> Any:
@@ -100,8 +98,8 @@ def compile_loop(kind: str, buffer: Buffer, step: Step = main_step, num_rows: in
     return compile_for(kind, loop, buffer, state, inputs, donate_argnums=1)
 
 
-def assert_in_place(compiled: jax.stages.Compiled, at_least: int = LARGE_ARRAY, whole: bool = False) -> None:
+def assert_in_place(compiled: jax.stages.Compiled, whole: bool = False) -> None:
     """Check that nothing as large as the ring or a tree is made anew, and that there is no room for such a thing."""
-    read = report(compiled, at_least, whole)
+    read = report(compiled, LARGE_ARRAY, whole)
     assert read.copies == [], f"{len(read.copies)} copies, {read.temp_bytes:,} bytes for a while: {read.copies}"
-    assert read.temp_bytes < 2 * LARGE, f"{read.temp_bytes:,} bytes for a while"  # two bytes a slot
+    assert read.temp_bytes < 4 * LARGE, f"{read.temp_bytes:,} bytes for a while"  # which is one number a slot

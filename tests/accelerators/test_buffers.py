@@ -17,6 +17,8 @@ import jaxrl_buffers as jb
 
 LENGTH = LARGE // NUM_ENVS
 CENTRAL = ["n_step", "prioritized_n_step", "frames"]
+# All kinds of storage, and samplers with and without priorities.
+OTHER = ["sequences", "balanced", "prioritized_n_step", "prioritized_per_env", "mix", "frames", "hindsight"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -24,12 +26,13 @@ def test_every_buffer_of_the_registry(kind, name):
     assert_in_place(compile_loop(kind, ALL[name](LENGTH, NUM_ENVS)))
 
 
-# With every pair comes one choice of the other options, in turn: cursors, chunks of one row, returns.
-PAIRS = list(itertools.product(SAMPLERS, VIEWS))
+REFUSED = {("episodic", "within_episode"), ("whole_episodes", "within_episode")}  # some episodes have no such start
+PAIRS = [pair for pair in itertools.product(SAMPLERS, VIEWS) if pair not in REFUSED]
 
 
 @pytest.mark.parametrize("number", range(len(PAIRS)), ids=["-".join(pair) for pair in PAIRS])
 def test_every_sampler_with_every_view(kind, number):
+    """With every pair comes one choice of the other options, in turn: cursors, returns, chunks of one row."""
     sampler, view = PAIRS[number]
     buffer = jb.ReplayBuffer(
         SAMPLERS[sampler],
@@ -42,7 +45,7 @@ def test_every_sampler_with_every_view(kind, number):
     assert_in_place(compile_loop(kind, buffer, num_rows=1 + number % 2))
 
 
-@pytest.mark.parametrize("name", BUFFERS)
+@pytest.mark.parametrize("name", OTHER)
 def test_all_other_operations(kind, name):
     buffer = BUFFERS[name](LENGTH, NUM_ENVS).replace(keep_episodes=True)
     assert_in_place(compile_loop(kind, buffer, programs.other_step))
@@ -73,11 +76,11 @@ def test_temporary_memory_does_not_grow(kind, name):
     assert sizes[1] <= sizes[0] + 1_000 * BATCH, sizes
 
 
-@pytest.mark.parametrize("name", CENTRAL)
+@pytest.mark.parametrize("name", ["prioritized_n_step", "frames"])
 def test_operations_on_all_that_is_stored_compile(kind, name):
     def program(buffer, state):
         rows, stored = buffer.gather_all(state)
         return buffer.clear(buffer.reprioritize(state)), buffer.stats(state), programs.total((rows, stored))
 
-    buffer = programs.for_platform(BUFFERS[name](SMALL // NUM_ENVS, NUM_ENVS), kind)
+    buffer = programs.for_platform(BUFFERS[name](64, NUM_ENVS), kind)
     compile_for(kind, program, buffer, jax.eval_shape(buffer.init, helpers.EXAMPLE), donate_argnums=1)

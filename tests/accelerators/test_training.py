@@ -49,7 +49,7 @@ def test_off_policy_training(kind, name):
         num_test_episodes=2,
     )
     compiled = compile_training(kind, make_agent(env.action_space), buffer, env, plan)
-    programs.assert_in_place(compiled, at_least=programs.LARGE // 8)  # there are networks and environments besides
+    programs.assert_in_place(compiled)
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
