@@ -22,15 +22,19 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-MAPPINGS = Path("/proc/self/maps")  # on Linux
+MAPPINGS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")  # on Linux
 MANY_MAPPINGS = 20_000
+MANY_PAGES = 2**20  # of memory: 4 GB
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs() -> Iterator[None]:
     """Forget compiled programs when there are many: each maps memory, and Linux allows a process 65,530 mappings."""
     yield
-    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MANY_MAPPINGS:
+    if not MAPPINGS.exists():
+        return
+    num_pages = int(MEMORY.read_text().split()[1])
+    if len(MAPPINGS.read_bytes().splitlines()) > MANY_MAPPINGS or num_pages > MANY_PAGES:
         jax.clear_caches()
 
 
