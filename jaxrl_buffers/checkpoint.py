@@ -60,7 +60,7 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         metadata: anything that JSON can express, to be read by `read_metadata`.
 
     Example:
-        >>> import tempfile, jax.numpy as jnp, jaxrl_buffers as jb
+        >>> import tempfile, jax, jax.numpy as jnp, jaxrl_buffers as jb
         >>> state = {"weights": jnp.arange(3.0), "key": jax.random.key(0), "step": 7}
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     jb.checkpoint.save(folder, state, metadata={"task": "CartPole-v1"})

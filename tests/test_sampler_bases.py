@@ -47,8 +47,8 @@ def test_wrapping_samplers_pass_on_what_they_are_told(name, call):
     inner.init.return_value = "state"
     getattr(inner, call).return_value = "changed"
     sampler = WRAPPINGS[name](inner)
-    before = sampler.init((4, 2))
-    inner.init.assert_called_once_with((4, 2))
+    before = sampler.init((4, 2), "tpu")
+    inner.init.assert_called_once_with((4, 2), "tpu")
     after = getattr(sampler, call)(before, *TOLD[call])
     getattr(inner, call).assert_called_once_with("state", *TOLD[call])
     expected = sampler.each(before, lambda one, state: "changed" if one is inner else state)

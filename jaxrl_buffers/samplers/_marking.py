@@ -22,6 +22,8 @@ def mark(
     only_dead: bool = False,
 ) -> PyTree:
     """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
+    if position.shape[0] == 0:
+        return state
     length, num_envs = ring.shape(storage)
     env = jnp.broadcast_to(env[None], (position.shape[0], env.shape[0]))
     age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
