@@ -73,7 +73,7 @@ def test_temporary_memory_does_not_grow(kind, name):
         compiled = compile_loop(kind, BUFFERS[name](num_slots // NUM_ENVS, NUM_ENVS))
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     # A tree of 16 times the leaves has a level or two more: of a few nodes for each row that is written or sampled.
-    assert sizes[1] <= sizes[0] + 1_000 * BATCH, sizes
+    assert sizes[1] <= sizes[0] + 2_000 * BATCH, sizes
 
 
 @pytest.mark.parametrize("name", ["prioritized_n_step", "frames"])
