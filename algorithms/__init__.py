@@ -2,28 +2,34 @@
 
 from algorithms import environments
 from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
-from algorithms.averaging import Averaged
-from algorithms.ddpg import DDPG
-from algorithms.ddqn import DDQN
-from algorithms.evaluation import evaluate
-from algorithms.loop import TrainState, collect, train, train_step
-from algorithms.mpo import MPO
+from algorithms.agents.ddpg import DDPG
+from algorithms.agents.ddqn import DDQN
+from algorithms.agents.mpo import MPO
+from algorithms.agents.optimization import LinearDecay
+from algorithms.agents.optimizers import Optimizer
+from algorithms.agents.ppo import PPO
+from algorithms.agents.sac import SAC
+from algorithms.agents.td3 import TD3
+from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import NATURE, Torso
-from algorithms.normalization import Normalized
-from algorithms.optimization import LinearDecay
-from algorithms.plan import Plan
-from algorithms.ppo import PPO
-from algorithms.recurrence import Recurrent
-from algorithms.sac import SAC
-from algorithms.spaces import Box, Discrete
-from algorithms.td3 import TD3
+from algorithms.runs.host_evaluation import evaluate_on_host
+from algorithms.runs.host_loop import train_on_host
+from algorithms.training.collection import collect
+from algorithms.training.evaluation import evaluate
+from algorithms.training.loop import TrainState, train
+from algorithms.training.off_policy import train_step
+from algorithms.training.plan import Plan
 from algorithms.types import Agent, StepInfo
+from algorithms.wrappers.averaging import Averaged
+from algorithms.wrappers.normalization import Normalized
+from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers import config
 
 for _component in (
     *(DDPG, DDQN, MPO, PPO, SAC, TD3),
     *(AttractionKL, RepulsionKL, RewardPrediction),
-    *(Box, Discrete, LinearDecay, Torso),
+    *(Averaged, Normalized, Recurrent),
+    *(Box, Discrete, LinearDecay, Optimizer, Torso),
 ):
     config.register_component(_component)
 
@@ -42,6 +48,7 @@ __all__ = [
     "Discrete",
     "LinearDecay",
     "Normalized",
+    "Optimizer",
     "Plan",
     "Recurrent",
     "RepulsionKL",
@@ -53,6 +60,8 @@ __all__ = [
     "collect",
     "environments",
     "evaluate",
+    "evaluate_on_host",
     "train",
+    "train_on_host",
     "train_step",
 ]

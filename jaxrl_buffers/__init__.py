@@ -17,7 +17,8 @@ The layers, each built on those below it. What begins with an underscore is inte
     types                                      what crosses the borders; the protocols; how to write parts of one's own
 
 Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, where misuse can raise) and `checked`
-(inside, for those who ask). Imported when used: `config` (components from YAML) and `checkpoint` (states on disk).
+(inside, for those who ask). Imported when used: `config` (components from YAML), `checkpoint` (states on disk) and
+`datasets` (arrays and Minari into states, and back).
 """
 
 import importlib
@@ -60,7 +61,7 @@ from jaxrl_buffers.types import (
 from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 if TYPE_CHECKING:
-    from jaxrl_buffers import checkpoint, config
+    from jaxrl_buffers import checkpoint, config, datasets
     from jaxrl_buffers.config import from_config, from_yaml, to_config
 
 __version__ = "0.1.0"
@@ -100,6 +101,7 @@ __all__ = [
     "checked",
     "checkpoint",
     "config",
+    "datasets",
     "discount_cumsum",
     "emphasize_recent",
     "from_config",
@@ -126,7 +128,7 @@ __all__ = [
 ]
 
 # What needs more than jax and numpy is imported when it is first asked for.
-_MODULES = ("checkpoint", "config")
+_MODULES = ("checkpoint", "config", "datasets")
 _FUNCTIONS = {"from_config": "config", "from_yaml": "config", "to_config": "config"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,56 +20,53 @@ MOST_SHOWN = 200  # characters of a bad value
 
 
 def require_number(owner: Any, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
-    """Refuse what is no number, or outside `[least, most]`; tracers and what JAX puts in their place pass.
+    """Refuse what is no number, or lies outside `[least, most]`.
+
+    Arrays of numbers pass if all of them do. Arrays of JAX and tracers pass: their values may not be known yet.
 
     Args:
-        owner: the component that is made, or its name.
-        name: that of the hyper-parameter.
+        owner: the component that is made, or the name of the caller.
+        name: the name of the hyper-parameter.
         value: its value.
-        least: the least one.
-        most: the largest one.
+        least: the least value that is allowed.
+        most: the largest value that is allowed.
     """
-    is_number = isinstance(value, (int, float, np.number)) or (
-        isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.number)
-    )
-    is_outside = is_number and not np.all((least <= value) & (value <= most))
-    owner, is_wrong = (owner, False) if isinstance(owner, str) else (type(owner).__name__, is_no_number(owner, value))
-    if isinstance(value, (str, bytes)) or is_wrong or is_outside:
+    if not is_number(value) or (_is_known(value) and not np.all((least <= value) & (value <= most))):
         limit = ", and finite in 32 bits" if most == float(FLOAT32.max) else f" and at most {most}"
         limit = "" if most == math.inf else limit
         bound = f" of at least {least}" if least > -float(FLOAT32.max) else ""
-        raise ValueError(f"{owner}({name}={shown(value, str)}): `{name}` must be a number{bound}{limit}.")
+        raise ValueError(f"{_name(owner)}({name}={shown(value, str)}): `{name}` must be a number{bound}{limit}.")
 
 
-def is_no_number(component: Any, value: Any) -> bool:
-    """Tell whether a hyper-parameter is known to be no number, nor anything that may stand for one.
-
-    A component is also made when JAX takes it apart and puts it together, with anything in the place of its numbers:
-    tracers, shapes, the axes of `jax.vmap`, of which None is one. Then all of them are replaced. So None, True and the
-    like, beside a number as people write it, were given by hand. A list never stands for a number.
-    """
-    if isinstance(value, list) or not isinstance(value, (type(None), bool, tuple, dict)):
-        return isinstance(value, list)
-    fields = [field for field in dataclasses.fields(component) if field.metadata.get("pytree_node", True)]
-    return any(isinstance(getattr(component, field.name), float) for field in fields)
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number or an array of numbers; a `ShapeDtypeStruct` stands for one."""
+    if isinstance(value, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
+        return jnp.issubdtype(value.dtype, jnp.number)
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def require_positive(component: Any, name: str) -> None:
-    """Refuse a hyper-parameter that is not above zero; the axis 0 passes, in a component of axes for `jax.vmap`."""
-    owner, value = type(component).__name__, getattr(component, name)
-    require_number(component, name, value, 0)
-    if isinstance(value, (int, float, np.number)) and value < float(FLOAT32.tiny):
-        has_numbers = any(isinstance(leaf, float) for leaf in jax.tree.leaves(component))
-        if has_numbers or not isinstance(value, int):
-            raise ValueError(f"{owner}({name}={value}): `{name}` must be a number above 0, also in 32 bits.")
+def require_positive(owner: Any, name: str) -> None:
+    """Refuse a hyper-parameter of a component that is not above zero."""
+    value = getattr(owner, name)
+    require_number(owner, name, value, 0)
+    if _is_known(value) and not np.all(value >= float(FLOAT32.tiny)):
+        raise ValueError(f"{_name(owner)}({name}={value}): `{name}` must be a number above 0, also in 32 bits.")
 
 
 def require_count(owner: Any, name: str, value: Any) -> None:
-    """Refuse a hyper-parameter that is not a whole number of at least 0, as `require_number` does."""
+    """Refuse a hyper-parameter that is not a whole number of at least 0."""
     require_number(owner, name, value, 0, INT32_LIMIT - 1)
-    if isinstance(value, (int, float, np.number)) and value != int(value):
-        owner = owner if isinstance(owner, str) else type(owner).__name__
-        raise ValueError(f"{owner}({name}={value}): `{name}` must be a whole number.")
+    if _is_known(value) and not np.all(value == np.floor(value)):
+        raise ValueError(f"{_name(owner)}({name}={value}): `{name}` must be a whole number.")
+
+
+def _is_known(number: Any) -> bool:
+    """Tell whether the value of a number is known now, and not only when a program runs."""
+    return not isinstance(number, (jax.Array, jax.ShapeDtypeStruct))
+
+
+def _name(owner: Any) -> str:
+    return owner if isinstance(owner, str) else type(owner).__name__
 
 
 def require_integer(owner: str, name: str, value: Any, least: int, most: int = INT32_LIMIT - 1) -> None:
@@ -105,8 +101,8 @@ def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) ->
 
 
 def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
-    """Refuse a list, a single number or a single component; what JAX puts in the place of a tuple passes."""
-    if isinstance(value, (list, int, float, np.number)) or dataclasses.is_dataclass(value):
+    """Refuse what is no tuple."""
+    if not isinstance(value, tuple):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
 
 

@@ -1,7 +1,8 @@
 """Files and folders that survive a power cut.
 
-What was written is on the disk once the file was synced, and its name once the folder that holds it was. Until then a
-power cut may leave a file without its contents, a folder without its files, or the old name instead of the new one.
+The contents of a file are on the disk once the file has been synced; its name, once the folder around it has been
+synced. Before that, a power cut may leave a file without its contents, a folder without its files, or an old name in
+the place of a new one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class NewFile:
         self.size = 0
 
     def write(self, data: Any) -> None:
-        """Append bytes; the system may take them in parts."""
+        """Append bytes, in parts if the system takes only some of them at once."""
         rest = memoryview(data)
         while rest:
             count = os.write(self._descriptor, rest)
@@ -35,7 +36,7 @@ class NewFile:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[NewFile]:
-    """Write a file, which is emptied if it exists; afterwards its contents are on the disk, but not yet its name."""
+    """Write a file from the beginning; afterwards its contents are on the disk, but not yet its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
     try:
         yield NewFile(descriptor)
@@ -45,7 +46,7 @@ def new_file(path: Path) -> Iterator[NewFile]:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
+    """Wait until the contents of a file, or the names in a folder, are on the disk."""
     if os.name == "nt" and path.is_dir():  # Windows has no such operation for folders
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -56,13 +57,13 @@ def sync(path: Path) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Give a file or folder another name beside its old one, all at once; it is on the disk afterwards."""
+    """Rename a file or folder within its folder, in one operation; afterwards the new name is on the disk."""
     os.replace(path, target)
     sync(target.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing."""
+    """Make a folder, and the folders above it that do not exist; afterwards their names are on the disk."""
     if path.exists():
         return
     make_folder(path.parent)
@@ -71,7 +72,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file all at once, so that a kill or a power cut leaves the old one or the new one."""
+    """Replace a file in one operation: after a kill or a power cut there is the whole old file or the whole new one."""
     aside = path.with_name(f"{path.name}.new")
     with new_file(aside) as file:
         file.write(text.encode())
@@ -79,7 +80,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add to the end of a file, which is made if it does not exist; it need not be on the disk before `sync`."""
+    """Add text to the end of a file, which is made if it does not exist. Only `sync` brings it to the disk for sure."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
     try:
         NewFile(descriptor).write(text.encode())
@@ -88,7 +89,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, as far as that is possible."""
+    """Remove a folder and all that is in it; what cannot be removed stays."""
     for parent, folders, files in os.walk(path, topdown=False):
         for name in files:
             with contextlib.suppress(OSError):

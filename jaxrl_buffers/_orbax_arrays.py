@@ -1,4 +1,4 @@
-"""Arrays of checkpoints of format version 1, which were written by Orbax and have no hashes."""
+"""Arrays of checkpoints of format version 1, which Orbax wrote and which have no hashes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FORMAT_VERSION = 1
 
 
 class OrbaxArrays:
-    """Reads all arrays of a step; each is dropped as soon as it is asked for, so that little is held twice.
+    """Reads all arrays of a step at once, and forgets each one when it is returned, to save memory.
 
     Args:
-        step: the folder.
-        records: of the leaves.
+        step: the folder of the step.
+        records: the records of its leaves.
     """
 
     def __init__(self, step: Path, records: Mapping[str, Any]):
-        import orbax.checkpoint as ocp  # here, because it takes long to import and is seldom needed
+        import orbax.checkpoint as ocp  # imported here: it takes long, and is seldom needed
 
         names = [record["array"] for record in records.values() if "array" in record]
         arguments = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
@@ -38,9 +38,9 @@ class OrbaxArrays:
             raise Damage(str(error)) from error
 
     def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record stands for."""
+        """Return the array that a record describes; only once for each record."""
         return self._arrays.pop(record)
 
     def to_device(self, record: Any) -> jax.Array:
-        """Return that array on the default device, in memory of its own."""
+        """Return the array that a record describes on the default device, in its own memory."""
         return jnp.array(self.to_numpy(record))

@@ -1,8 +1,8 @@
-"""The leaves of a state as they lie in a file: raw arrays one behind the other, each with a hash.
+"""The leaves of a state in a file: raw arrays one after the other, each with a hash.
 
-Large arrays are written and read in blocks, so that little more memory is needed than for the state itself. Of a
-segment tree only the leaves are stored; a parent is a function of its children, so the rest is rebuilt exactly, or with
-another fan-out.
+Large arrays are written and read in blocks, so little more memory is needed than for the state itself. Of a segment
+tree only the leaves are stored. Its parents are functions of the leaves, so they are rebuilt exactly, or for another
+fan-out.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import PackedLeaf, Words
 from jaxrl_buffers.types import PyTree
 
-BLOCK_BYTES = 2**22
+BLOCK_BYTES = 2**22  # how much of an array is written or read at once
 
 
 class Arrays(Protocol):
-    """Where arrays are read from."""
+    """A source of arrays: one of the file formats."""
 
     def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record stands for."""
+        """Return the array that a record describes."""
         ...
 
     def to_device(self, record: Any) -> jax.Array:
-        """Return that array on the default device, in memory of its own."""
+        """Return the array that a record describes on the default device, in its own memory."""
         ...
 
 
@@ -44,7 +44,10 @@ class Damage(Exception):
 
 
 def flatten(state: PyTree) -> dict[str, Any]:
-    """Return the leaves by path. A segment tree counts as one; rows are the tree of their leaves in every layout."""
+    """Return the leaves of a state by path.
+
+    A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout.
+    """
     leaves = {}
     for path, node in _nodes(state)[0]:
         inner = jax.tree.leaves_with_path(node.stored_leaves, is_leaf=_is_packed) if _is_rows(node) else [((), node)]
@@ -53,7 +56,7 @@ def flatten(state: PyTree) -> dict[str, Any]:
 
 
 def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
-    """Return the state whose leaves, in the order of `flatten`, are these; rows get the layout of those of `like`."""
+    """Return the state with the given leaves, in the order of `flatten`; rows have the same layout as in `like`."""
     nodes, structure = _nodes(like)
     values = iter(leaves)
 
@@ -66,7 +69,7 @@ def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
 
 
 def _nodes(state: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
-    """Return everything that is saved and restored as one, with its path, and the structure above it."""
+    """Return the nodes that are saved as a whole, with their paths, and the structure above them."""
     return jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree) or _is_rows(node))
 
 
@@ -79,12 +82,12 @@ def _is_packed(leaf: Any) -> bool:
 
 
 def kinds(state: PyTree) -> dict[str, str]:
-    """Spell what each leaf is, by path; the same for an array and for its `ShapeDtypeStruct`."""
+    """Return the kind of each leaf by path, such as `float32[3]`: the same for an array and its `ShapeDtypeStruct`."""
     return {name: _kind(name, leaf) for name, leaf in flatten(state).items()}
 
 
 def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
-    """Append the value of a leaf; return the record by which it is found and checked."""
+    """Append the value of a leaf to a file; return the record with which `rebuild` finds and checks it."""
     leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     record: dict[str, Any] = {"kind": _kind(name, leaf)}
     if _is_number(leaf):
@@ -92,14 +95,14 @@ def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
     if _is_key(leaf):
         record["key_implementation"] = str(jax.random.key_impl(leaf))
     array = np.asarray(_array(leaf))
-    if array.size:  # of others nothing but their kind need be known
+    if array.size:  # for an empty array its kind is enough
         place = {"offset": file.size, "dtype": str(array.dtype), "shape": list(array.shape)}
         record["array"] = place | {"hash": _write_array(file, array)}
     return record
 
 
 def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any:
-    """Return the leaf that a record stands for."""
+    """Return the leaf that a record describes, in the form that it has in `like`."""
     if "number" in record:
         return record["number"]
     if "array" not in record:
@@ -117,17 +120,17 @@ def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any
 
 
 class ArrayFile:
-    """Reads what `write` wrote, and checks it.
+    """Reads arrays that `write` has written, and checks their hashes.
 
     Args:
-        file: open for reading; once it is open, the name that it had does not matter.
+        file: a file open for reading. It may be renamed or removed meanwhile.
     """
 
     def __init__(self, file: BinaryIO):
         self._file = file
 
     def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record stands for."""
+        """Return the array that a record describes."""
         array = np.empty(record["shape"], _dtype(record))
         self._file.seek(record["offset"])
         self._fill(array)
@@ -135,18 +138,18 @@ class ArrayFile:
         return array
 
     def to_device(self, record: Any) -> jax.Array:
-        """Return that array on the default device, in memory of its own."""
+        """Return the array that a record describes on the default device, in its own memory."""
         shape, dtype = tuple(record["shape"]), _dtype(record)
         if math.prod(shape) * dtype.itemsize <= BLOCK_BYTES:
             return jnp.array(self.to_numpy(record))
-        # Block by block into an array that is already there: a second copy of it is never held.
+        # Blocks are written into an array on the device, so that there is never a second copy of the whole array.
         self._file.seek(record["offset"])
         digest, array = xxhash.xxh3_64(), jnp.zeros(shape, dtype)
         for start, size in _blocks(shape, dtype.itemsize):
             block = np.empty(size, dtype)
             self._fill(block)
             digest.update(_bytes(block))
-            # One after the other: blocks that wait for their turn would pile up.
+            # Wait for each block, or else those that wait to be written would fill the memory.
             array = jax.block_until_ready(_write_block(array, jnp.array(block), start))
         _check_hash(record, digest)
         return array
@@ -171,7 +174,7 @@ def _is_key(leaf: Any) -> bool:
 def _kind(name: str, leaf: Any) -> str:
     if isinstance(leaf, SegmentTree):
         return f"segment tree of {_spell((*leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
-    if _is_number(leaf):  # `jax.eval_shape` makes an array of it
+    if _is_number(leaf):  # the same kind as of the array that `jax.eval_shape` makes of it
         return _spell((), jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
@@ -183,21 +186,21 @@ def _spell(shape: tuple[int, ...], dtype: Any) -> str:
 
 
 def _array(leaf: Any) -> Any:
-    """Return the array that stands for a leaf on disk."""
+    """Return the array that is stored for a leaf."""
     if isinstance(leaf, SegmentTree):
         return leaf.leaves[..., : leaf.capacity]
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _array_dtype(like: Any) -> Any:
-    """Return the dtype of the array that stands for a leaf on disk."""
+    """Return the dtype of the array that is stored for a leaf."""
     if _is_number(like) or _is_key(like):
         return np.dtype(np.uint32)
     return like.leaves.dtype if isinstance(like, SegmentTree) else like.dtype
 
 
 def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:
-    """Build the trees of leaves `[..., capacity]`: states that were vmapped have axes in front."""
+    """Build trees from leaves `[..., capacity]`; the trees of a vmapped state have axes in front."""
     build = functools.partial(segment_tree.from_leaves, fan_out=fan_out)
     for _ in leaves.shape[:-1]:
         build = jax.vmap(build)
@@ -205,7 +208,7 @@ def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:
 
 
 def _write_array(file: NewFile, array: np.ndarray) -> str:
-    """Append the bytes of an array; return their hash."""
+    """Append the bytes of an array to a file; return their hash."""
     data, digest = _bytes(np.ascontiguousarray(array)), xxhash.xxh3_64()
     for begin in range(0, len(data), BLOCK_BYTES):
         block = data[begin : begin + BLOCK_BYTES]
@@ -220,7 +223,7 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 
 def _dtype(record: Any) -> np.dtype[Any]:
-    return jnp.dtype(record["dtype"])  # which also knows bfloat16 and its like
+    return jnp.dtype(record["dtype"])  # knows bfloat16 too, unlike np.dtype
 
 
 def _check_hash(record: Any, digest: Any) -> None:
@@ -229,9 +232,9 @@ def _check_hash(record: Any, digest: Any) -> None:
 
 
 def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield start and size of blocks that lie in memory one behind the other, each of at most `BLOCK_BYTES` or a row.
+    """Yield the start and size of the blocks of an array, in the order of memory, of at most `BLOCK_BYTES` each.
 
-    A block is a range along one axis, of single indices along those before it.
+    A block is a range along one axis, at a single index of each axis before it, and all of each axis after it.
     """
     row_bytes = [math.prod(shape[axis + 1 :]) * item_bytes for axis in range(len(shape))]
     axis = next(axis for axis, size in enumerate(row_bytes) if size <= BLOCK_BYTES)

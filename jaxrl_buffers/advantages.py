@@ -1,8 +1,8 @@
 """Returns and advantages of on-policy rollouts, by one scan backwards in time.
 
-Axis 0 is time; further axes, such as environments, are independent. A path ends where `is_end` is True and, in any
-case, with the last row; what comes behind an end is worth `last_value`: zero where the task is over, the value of the
-final observation where it was only cut off.
+Axis 0 is time; all other axes, such as environments, are independent. Time is divided into paths: a path ends where
+`is_end` is True, and at the last row. What follows the end of a path is worth `last_value`: zero if the task is over,
+the value of the final observation if the path was only cut off.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from jaxrl_buffers.types import Scalar
 
 
 def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
-    """Return `y_t = x_t + discount_t * y_{t+1}`, with nothing behind the last row.
+    """Return `y_t = x_t + discount_t * y_{t+1}`, where `y` is zero after the last row.
 
-    A discount of zero hides whatever follows, also what is not finite.
+    A discount of zero hides all that follows, NaN and infinity included.
 
     Args:
         values: `float32[K, ...]`.
@@ -32,7 +32,7 @@ def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
 
     def step(later: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         value, discount = inputs
-        # Not only multiplied: a NaN behind the end of a path would come through a discount of zero.
+        # A product alone would let a NaN of the next path through, because zero times NaN is NaN.
         total = value + jnp.where(discount == 0, 0, discount * later)
         return total, total
 
@@ -51,16 +51,16 @@ def generalized_advantages(
 
         delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lambda A_{t+1}
 
-    where at an end `V_{t+1}` is `last_value` and `A_{t+1}` is zero. Schulman et al., High-Dimensional Continuous
+    At the end of a path `V_{t+1}` is `last_value` and `A_{t+1}` is zero. Schulman et al., High-Dimensional Continuous
     Control Using Generalized Advantage Estimation, https://arxiv.org/abs/1506.02438
 
     Args:
         reward: `float32[K, ...]`.
         value: `float32[K, ...]`, the critic's value of the observation of each row.
-        is_end: `bool[K, ...]`.
-        last_value: `float32[K, ...]`, read at ends only.
+        is_end: `bool[K, ...]`, whether a path ends with the row.
+        last_value: `float32[K, ...]`, read only where a path ends.
         gamma: the discount of one step.
-        gae_lambda: 0 trusts the critic after one step, 1 never.
+        gae_lambda: how far to trust rewards over the critic: 0 uses one reward and then the critic, 1 all rewards.
 
     Example:
         >>> ends, last = jnp.array([False, False, True]), jnp.array([0.0, 0.0, 2.0])
@@ -75,7 +75,17 @@ def generalized_advantages(
 
 
 def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, gamma: Scalar) -> jax.Array:
-    """Return the discounted sum `float32[K, ...]` of a path's rewards from each row on, and of its last value.
+    """Return the discounted sum `float32[K, ...]` of the rewards from each row to the end of its path.
+
+        G_t = r_t + gamma G_{t+1}
+
+    At the end of a path `G_{t+1}` is `last_value`.
+
+    Args:
+        reward: `float32[K, ...]`.
+        is_end: `bool[K, ...]`, whether a path ends with the row.
+        last_value: `float32[K, ...]`, read only where a path ends.
+        gamma: the discount of one step.
 
     Example:
         >>> ends, last = jnp.array([False, False, True]), jnp.array([0.0, 0.0, 2.0])
@@ -88,9 +98,13 @@ def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, g
 
 
 def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
-    """Return `(x - mean) / (std + epsilon)` over the entries of the mask, and zero elsewhere.
+    """Return `(x - mean) / (std + epsilon)` where the mask is True, and zero elsewhere.
 
-    Entries that are not finite stay so, and do not count for the others.
+    Mean and deviation are over the finite entries of the mask. Entries that are not finite stay so.
+
+    Example:
+        >>> print(normalize(jnp.array([1.0, 3.0, 100.0]), jnp.array([True, True, False]), epsilon=0.0))
+        [-1.  1.  0.]
     """
     counts = mask & jnp.isfinite(values)
     count = jnp.maximum(jnp.sum(counts, dtype=jnp.float32), 1)

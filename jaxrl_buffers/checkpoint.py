@@ -1,13 +1,19 @@
 """Save any state to disk and restore it bit for bit.
 
-A checkpoint is a folder of numbered steps, of which the newest two are kept. A save writes a new step under another
-name, brings it to the disk, renames it in one operation, brings that to the disk and only then removes the oldest. So
-a process that is killed and a machine that loses power at any moment leave the last state that was saved, and the one
-before it. Every byte is covered by a hash, which is checked when it is read. Only one process may save to a path at a
-time; any number may read beside it.
+A checkpoint is a folder of numbered steps, of which the newest two are kept:
 
-    step_00000012/manifest.json   what each leaf is, where it lies, its hash; last a hash of the manifest itself
-    step_00000012/arrays.bin      the arrays, one behind the other
+    step_00000012/manifest.json   what each leaf is, where its array is, and its hash; then a hash of the manifest
+    itself step_00000012/arrays.bin      the arrays, one after the other
+
+A save goes through these stages, and each one is on the disk before the next one begins:
+
+    1. write a new step into the folder `incomplete`
+    2. rename that folder to its number, in one operation
+    3. remove the oldest step
+
+So if the process is killed or the power is cut at any moment, the last state that was saved is there, and the one
+before it. Every byte is covered by a hash, which is checked when it is read. Only one process may save to a path at a
+time; any number of processes may read meanwhile.
 """
 
 from __future__ import annotations
@@ -41,23 +47,23 @@ Value = TypeVar("Value")
 
 
 class Restored(NamedTuple):
-    """What was saved together."""
+    """A state and the metadata that was saved with it."""
 
     state: PyTree
     metadata: dict[str, Any]
 
 
 class _Damaged(FileNotFoundError):
-    """A step cannot be read; an older one may be."""
+    """A step cannot be read; perhaps an older one can."""
 
 
 def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, Any] | None = None) -> None:
-    """Save a state as the newest step of the checkpoint at `path`; when this returns, it is on the disk.
+    """Save a state as the newest step of the checkpoint at `path`. When this returns, the step is on the disk.
 
     Args:
-        path: a folder, made if it does not exist.
+        path: a folder, which is made if it does not exist.
         state: any pytree of arrays, PRNG keys and Python numbers.
-        metadata: anything that JSON can express, to be read by `read_metadata`.
+        metadata: anything that JSON can express; `read_metadata` returns it.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -68,13 +74,13 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         ...     print(jb.checkpoint.read_metadata(folder)["metadata"], restored["weights"], restored["step"])
         {'task': 'CartPole-v1'} [0. 1. 2.] 7
     """
-    saved_leaves.kinds(state)  # refuses what cannot be saved before anything is written
+    saved_leaves.kinds(state)  # raises an error if something cannot be saved, before anything is written
     metadata = _plain(metadata or {})
     folder = Path(path).absolute()
     incomplete = folder / _INCOMPLETE
     try:
         durable.make_folder(folder)
-        durable.remove_folder(incomplete)  # which a killed process may have left
+        durable.remove_folder(incomplete)  # a killed process may have left it
         os.mkdir(incomplete)
     except OSError as error:
         raise OSError(error.errno, f"save() cannot write a checkpoint: {error.strerror}", str(folder)) from error
@@ -96,12 +102,12 @@ def restore(path: str | os.PathLike[str], like: PyTree) -> PyTree:
 
     Args:
         path: the folder given to `save`.
-        like: a state of the same structure, shapes and dtypes; `ShapeDtypeStruct`s from `jax.eval_shape` will do.
-            Where it holds NumPy arrays, NumPy arrays come back.
+        like: a state of the same structure, shapes and dtypes, such as `ShapeDtypeStruct`s from `jax.eval_shape`.
+            Leaves that are NumPy arrays here are restored as NumPy arrays.
 
     Raises:
-        FileNotFoundError: when there is no checkpoint, or all steps are damaged.
-        ValueError: when it holds another structure, other shapes or dtypes, or is of another format version.
+        FileNotFoundError: if there is no checkpoint, or if all steps are damaged.
+        ValueError: if structure, shapes or dtypes differ from `like`, or if the format version is unknown.
     """
     return restore_with_metadata(path, like).state
 
@@ -114,7 +120,7 @@ def restore_with_metadata(
     Args:
         path: the folder given to `save`.
         like: a state of the same structure, shapes and dtypes.
-        check: called with the metadata before the state is looked at; may raise.
+        check: called with the metadata before the state is read. It may raise an error to stop here.
     """
 
     def read(step: Path) -> Restored:
@@ -133,7 +139,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
-    """Write the files of a step into a folder, and bring them and their names to the disk."""
+    """Write the files of a step into a folder; afterwards they and their names are on the disk."""
     leaves = saved_leaves.flatten(state)
     with durable.new_file(folder / _ARRAYS) as file:
         records = {name: saved_leaves.write(file, name, leaf) for name, leaf in leaves.items()}
@@ -150,13 +156,13 @@ def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Return the text of a manifest, with a hash of it as its last key."""
+    """Return the text of a manifest, to which its own hash is added as the last key."""
     digest = xxhash.xxh3_64(json.dumps(manifest).encode()).hexdigest()
     return json.dumps({**manifest, "hash": digest}, indent=1).encode()
 
 
 def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Value:
-    """Read the newest step that is not damaged; warn if there is a newer one that is."""
+    """Read the newest step that is not damaged, and warn if newer ones are."""
     folder = Path(path).absolute()
     waiting, damage, newest = sorted(_steps(folder).items()), [], 0
     if not waiting:
@@ -169,7 +175,7 @@ def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Valu
         except _Damaged as error:
             damage.append(error)
             present = sorted(_steps(folder).items())
-            if present and present[-1][0] > newest:  # a writer beside us has replaced what we were reading
+            if present and present[-1][0] > newest:  # another process has saved, and removed what we were reading
                 waiting, damage = present, []
         else:
             if damage:
@@ -179,14 +185,14 @@ def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Valu
 
 
 def _read_manifest(step: Path) -> dict[str, Any]:
-    """Return the manifest of a step, of which everything but the arrays' contents has been checked."""
+    """Return the manifest of a step, after checking all but the contents of the arrays."""
     try:
         text = (step / _MANIFEST).read_bytes()
         manifest = json.loads(text)
         version = manifest["format_version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(step, f"{_MANIFEST} cannot be read: {error!r}") from error
-    # Only the first format has no hash; with one, a version that we do not know may be a flipped bit.
+    # Only format 1 has no hash. If there is one, check it first: an unknown version may be a flipped bit.
     if version == FORMAT_VERSION or "hash" in manifest:
         rest = {name: value for name, value in manifest.items() if name != "hash"}
         if _sealed(rest) != text:
@@ -202,7 +208,7 @@ def _read_manifest(step: Path) -> dict[str, Any]:
 
 
 def _check_manifest(step: Path, manifest: dict[str, Any]) -> None:
-    """Refuse a manifest without its keys, and files that are not those it names."""
+    """Raise an error if keys of the manifest are missing, or if the files are not those that it lists."""
     for name, kind in {**_KEYS, "files": dict}.items():
         if not isinstance(manifest.get(name), kind):
             raise _damaged(step, f"{_MANIFEST} has {manifest.get(name)!r} for {name!r} instead of a {kind.__name__}")
@@ -249,13 +255,13 @@ def _check_same(step: Path, records: Mapping[str, Any], wanted: Mapping[str, str
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    """Return the steps by number."""
+    """Return the folders of all steps, by number."""
     steps = {step.name.removeprefix(_STEP): step for step in folder.glob(f"{_STEP}*")}
     return {int(number): step for number, step in steps.items() if number.isdecimal()}
 
 
 def _is_complete(step: Path) -> bool:
-    """Whether nothing of a step is missing; one of another format counts as complete, for we cannot know."""
+    """Return whether nothing of a step is missing. A step of an unknown format counts as complete."""
     try:
         _read_manifest(step)
     except _Damaged:
@@ -283,6 +289,6 @@ def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(step: Path) -> dict[str, int]:
-    """Return the size of every file but the manifest, and but for hidden ones that systems leave behind."""
+    """Return the sizes of all files, without the manifest and without hidden files, which some systems add."""
     files = (file for file in step.glob("**/*") if file.is_file() and not file.name.startswith("."))
     return {str(file.relative_to(step)): file.stat().st_size for file in files if file != step / _MANIFEST}

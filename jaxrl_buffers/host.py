@@ -10,8 +10,12 @@ import numpy as np
 
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._parts import any_says
+from jaxrl_buffers.feeder import Feeder as Feeder
+from jaxrl_buffers.feeder import Stopped as Stopped
+from jaxrl_buffers.intake import Intake as Intake
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.segment_tree import SegmentTree
+from jaxrl_buffers.shared import Shared as Shared
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 

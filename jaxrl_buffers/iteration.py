@@ -11,7 +11,7 @@ from jax import lax
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers._random.hashing import fold_in, split, unrolled
-from jaxrl_buffers._random.permutations import permute, round_keys
+from jaxrl_buffers._random.integers import permute, round_keys
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
 from jaxrl_buffers.storage import ring

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers._checks import check_shape, require_integer, require_number, require_tuple
 from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.samplers.mix import split_batch
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
@@ -31,7 +31,7 @@ class MixtureHandle(NamedTuple):
     position: jax.Array  # int32[B]
 
 
-class Mixture(struct.PyTreeNode):
+class Mixture(Component):
     """Draw fixed shares of every batch from several buffers.
 
     Batches hold the samples of the first buffer first. What a buffer cannot give, being empty, has mask False and
@@ -58,13 +58,11 @@ class Mixture(struct.PyTreeNode):
     """
 
     buffers: tuple[ReplayBuffer, ...]
-    ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
+    ratios: tuple[float, ...] = field(static=True, default=())
 
     def __post_init__(self):
         require_tuple("Mixture", "buffers", self.buffers, "buffers")
         require_tuple("Mixture", "ratios", self.ratios, "numbers")
-        if not isinstance(self.buffers, tuple):  # placeholders stand here while JAX rebuilds a pytree
-            return
         if not self.buffers:
             raise ValueError("Mixture(buffers=()): there is no buffer to draw from; give at least one.")
         if self.ratios and len(self.ratios) != len(self.buffers):

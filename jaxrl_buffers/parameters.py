@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-Component = TypeVar("Component")
+from jaxrl_buffers.component import current_names, is_leaf
+
+T = TypeVar("T")
 
 
 def parameters(component: Any) -> dict[str, Any]:
@@ -32,12 +34,11 @@ def _parts(component: Any) -> dict[str, Any]:
         return {str(index): part for index, part in enumerate(component)}
     if not dataclasses.is_dataclass(component):
         return {}
-    fields = [field for field in dataclasses.fields(component) if field.metadata.get("pytree_node", True)]
-    parts = {field.name: getattr(component, field.name) for field in fields}
+    parts = {field.name: getattr(component, field.name) for field in dataclasses.fields(component) if is_leaf(field)}
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def with_parameters(component: Component, changes: Mapping[str, Any]) -> Component:
+def with_parameters(component: T, changes: Mapping[str, Any]) -> T:
     """Return the component with some hyper-parameters changed; unknown names are refused with a list of the known.
 
     Example:
@@ -47,13 +48,23 @@ def with_parameters(component: Component, changes: Mapping[str, Any]) -> Compone
         0.7
     """
     known = parameters(component)
-    for name in changes:
+    changed = component
+    for given, value in changes.items():
+        name = _current_name(component, given)
         if name not in known:
             names = ", ".join(known) or "none"
             raise ValueError(f"{type(component).__name__} has no parameter {name!r}; its parameters are: {names}.")
-    for name, value in changes.items():
-        component = _replaced(component, name.split("."), value)
-    return component
+        changed = _replaced(changed, name.split("."), value)
+    return changed
+
+
+def _current_name(component: Any, name: str) -> str:
+    """Return the dotted name of a hyper-parameter, with old names of fields translated."""
+    path: list[str] = []
+    for step in name.split("."):
+        path += current_names(type(component), {step: ...}, stacklevel=4)
+        component = _parts(component).get(path[-1])
+    return ".".join(path)
 
 
 def _replaced(component: Any, path: list[str], value: Any) -> Any:

@@ -34,6 +34,16 @@ class StorageOptions(TypedDict, total=False):
     platform: Literal["cpu", "gpu", "tpu"] | None  # where it will run; None: the buffer finds out
 
 
+class RolloutOptions(TypedDict, total=False):
+    """What a rollout computes; see `Rollout`, of which these are parameters."""
+
+    gamma: Scalar
+    gae_lambda: Scalar
+    epsilon: Scalar
+    normalize: bool
+    returns: Literal["lambda", "rewards_to_go"]
+
+
 def uniform(
     length: int,
     num_envs: int = 1,
@@ -177,27 +187,10 @@ def sequences(
     return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 
-def rollout(
-    length: int,
-    num_envs: int = 1,
-    *,
-    gamma: Scalar = 0.99,
-    gae_lambda: Scalar = 0.95,
-    epsilon: Scalar = 1e-8,
-    is_normalized: bool = True,
-    returns: str = "lambda",
-) -> Rollout:
-    """Return on-policy rollouts with advantages, for PPO.
+def rollout(length: int, num_envs: int = 1, **options: Unpack[RolloutOptions]) -> Rollout:
+    """Return on-policy rollouts with advantages, for PPO; see `Rollout`.
 
     Example:
         >>> buffer = rollout(128, num_envs=8, gamma=0.99, gae_lambda=0.95)
     """
-    return Rollout(
-        length,
-        num_envs,
-        gamma=gamma,
-        gae_lambda=gae_lambda,
-        epsilon=epsilon,
-        is_normalized=is_normalized,
-        returns=returns,
-    )
+    return Rollout(length, num_envs, **options)

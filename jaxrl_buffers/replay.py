@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import _statistics as statistics
 from jaxrl_buffers import starts
@@ -30,11 +29,11 @@ from jaxrl_buffers._fields import check_fields, field_at
 from jaxrl_buffers._parts import any_says
 from jaxrl_buffers._platforms import PLATFORMS
 from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.samplers import Uniform
 from jaxrl_buffers.samplers._marking import mark, mark_oldest
 from jaxrl_buffers.storage import EpisodicReturns, Frames, Reader, Ring, Storage, episodes, ring
 from jaxrl_buffers.storage import _fits as fits
-from jaxrl_buffers.storage import _handles as handles
 from jaxrl_buffers.storage.episodes import Episodes
 from jaxrl_buffers.types import Batch, Draw, Handle, PyTree, Sample, Sampler, Scalar, View, Window
 from jaxrl_buffers.views import NStep
@@ -47,7 +46,7 @@ class ReplayState(NamedTuple):
     sampler: PyTree
 
 
-class ReplayBuffer(struct.PyTreeNode):
+class ReplayBuffer(Component):
     """A ring of rows, a sampler that says which rows start a sample, and a view that says what they mean.
 
     Args:
@@ -77,13 +76,13 @@ class ReplayBuffer(struct.PyTreeNode):
 
     sampler: Sampler = Uniform()
     view: View = NStep()
-    length: int = struct.field(pytree_node=False, kw_only=True)
-    num_envs: int = struct.field(pytree_node=False, default=1, kw_only=True)
-    lockstep: bool = struct.field(pytree_node=False, default=True, kw_only=True)
-    returns: EpisodicReturns | None = struct.field(default=None, kw_only=True)
-    frames: Frames | None = struct.field(default=None, kw_only=True)
-    keep_episodes: bool = struct.field(pytree_node=False, default=False, kw_only=True)
-    platform: str | None = struct.field(pytree_node=False, default=None, kw_only=True)
+    length: int = field(static=True, kw_only=True)
+    num_envs: int = field(static=True, default=1, kw_only=True)
+    lockstep: bool = field(static=True, default=True, kw_only=True)
+    returns: EpisodicReturns | None = field(default=None, kw_only=True)
+    frames: Frames | None = field(default=None, kw_only=True)
+    keep_episodes: bool = field(static=True, default=False, kw_only=True)
+    platform: str | None = field(static=True, default=None, kw_only=True)
 
     def __post_init__(self):
         require_integer("ReplayBuffer", "length", self.length, 1)
@@ -97,8 +96,6 @@ class ReplayBuffer(struct.PyTreeNode):
             require_choice("ReplayBuffer", "platform", self.platform, PLATFORMS)
         if hasattr(self.view, "draw") or hasattr(self.sampler, "lookahead"):
             raise ValueError("ReplayBuffer(): a sampler stands in the place of the view, or a view in the sampler's.")
-        if not hasattr(self.view, "lookahead"):  # placeholders stand here while JAX rebuilds a pytree
-            return
         span = self.view.span + self.lookback - self.view.lookback
         if span > self.length:
             raise ValueError(
@@ -234,7 +231,7 @@ class ReplayBuffer(struct.PyTreeNode):
     @jax.jit
     def _read(self, state: ReplayState, handle: Handle, key: jax.Array, progress: Scalar) -> Sample:
         window = self._window(state.storage)
-        slots, live = handles.locate(state.storage, handle)
+        slots, live = ring.locate(state.storage, handle)
         slots = jnp.where(live, slots, 0)
         legal = live & starts.is_legal_slot(state.storage, window, slots)
         draw = self.sampler.measure(state.sampler, state.storage, slots, window, progress)
@@ -251,7 +248,7 @@ class ReplayBuffer(struct.PyTreeNode):
         slots = jnp.where(valid, slots, 0)
         reader = self.storage.reader(state.storage)
         batch = _masked(self.view(reader, slots, key), valid)
-        handle = handles.of_slots(state.storage, slots, valid)
+        handle = ring.handles_of(state.storage, slots, valid)
         if not isinstance(batch, Batch):
             valid &= _is_whole(reader, slots, self.view.span)
         elif batch.mask.ndim == 1:
@@ -280,7 +277,7 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @jax.jit
     def _update(self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None) -> PyTree:
-        slots, live = handles.locate(state.storage, handle)
+        slots, live = ring.locate(state.storage, handle)
         return self.sampler.update(state.sampler, slots, priorities, live, mask)
 
     @jax.jit
@@ -393,7 +390,7 @@ class ReplayBuffer(struct.PyTreeNode):
         Returns:
             The values, and of which rows they are still stored; with `Frames`, whole observations.
         """
-        slots, live = handles.locate(state.storage, handle)
+        slots, live = ring.locate(state.storage, handle)
         values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
         check(lambda: jnp.all(live & is_whole), "get_field() was asked for rows that are not stored")
         return values, live & is_whole

@@ -1,17 +1,17 @@
-"""On-policy rollouts: advantages, returns and shuffled minibatches, such as PPO needs.
+"""On-policy rollouts: advantages, returns and random minibatches, as PPO needs them.
 
-A chunk collected in one go becomes a batch by `Rollout.advantages`. Rows that come one by one are kept by `add`, their
-paths closed by `finish_path` with an explicit last value, and all of them returned by `batch`.
+There are two ways to use them. If a chunk is collected at once, `Rollout.advantages` turns it into a batch. If rows
+come a few at a time, `add` stores them, `finish_path` closes their paths with a last value, and `batch` returns them
+all.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers._checks import (
     check_chunk,
@@ -24,6 +24,7 @@ from jaxrl_buffers._checks import (
 from jaxrl_buffers._fields import check_fields, named_field
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage.reader import Reader
@@ -34,46 +35,47 @@ RETURNS = ("lambda", "rewards_to_go")
 
 
 class RolloutBatch(NamedTuple):
-    """What an on-policy learner trains on; `[K, N, ...]`, or `[B, ...]` as a minibatch.
+    """What an on-policy learner trains on: leaves `[K, N, ...]`, or `[B, ...]` in a minibatch.
 
-    Entries whose `mask` is False carry no information; their advantage and return are zero.
+    Entries whose `mask` is False are to be left out; their advantage and return are zero.
     """
 
     obs: PyTree
     action: PyTree
     advantage: jax.Array  # float32
-    return_: jax.Array  # float32, what the critic should predict
+    return_: jax.Array  # float32: what the critic should predict
     mask: jax.Array  # bool
-    extras: PyTree  # as stored: the value, the log-probability of the action, ...
+    extras: PyTree  # as they were added: the value, the log-probability of the action, ...
 
 
 class RolloutRow(NamedTuple):
-    """A stored step, and whether its path was closed behind it."""
+    """A stored step, and what follows it if its path ends there."""
 
     transition: Transition
-    is_closed: jax.Array  # bool
-    last_value: jax.Array  # float32, what comes behind a closed row is worth
+    is_closed: jax.Array  # bool: whether the path ends with this row, and what follows is known
+    last_value: jax.Array  # float32: what follows a closed row is worth this much
 
 
-class Rollout(struct.PyTreeNode):
-    """Turn steps of the present policy into advantages and returns.
+class Rollout(Component):
+    """Turn steps of the current policy into advantages and returns.
 
-    Rows are `Transition`s whose `extras["value"]` is the critic's value of `obs`; nothing reads `next_obs`, so it may
-    be `()`. A terminated path is worth nothing behind its end; a truncated one, and one that goes on behind the last
-    row, is worth the value of its final observation.
+    Rows are `Transition`s whose `extras["value"]` is the critic's value of `obs`. Nothing reads `next_obs`, so it may
+    be `()`. A path is what one episode contributes to the rollout. What follows its end is worth nothing if it
+    terminated. If it was truncated, or goes on after the last row, it is worth the critic's value of the final
+    observation. See `advantages` for the equations.
 
     Args:
-        length: rows that `add` can hold; older ones are overwritten.
-        num_envs: environments side by side.
+        length: how many rows `add` can store; older ones are overwritten.
+        num_envs: how many environments write side by side.
         gamma: the discount of one step.
-        gae_lambda: 0 trusts the critic after one step, 1 never.
-        epsilon: added to the standard deviation that advantages are divided by.
-        is_normalized: bring advantages to mean 0 and deviation 1 over all valid rows.
-        returns: `"lambda"` gives `advantage + value`, `"rewards_to_go"` the sum of rewards and of the last value.
+        gae_lambda: how far to trust rewards over the critic: 0 uses one reward and then the critic, 1 all rewards.
+        epsilon: added to the standard deviation by which advantages are divided.
+        normalize: bring the advantages of all valid rows to mean 0 and standard deviation 1.
+        returns: `"lambda"` gives `advantage + value`; `"rewards_to_go"` gives the sum of rewards and of the last value.
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> rollout = jb.rollout(3, gamma=0.5, gae_lambda=0.5, is_normalized=False, returns="rewards_to_go")
+        >>> rollout = jb.rollout(3, gamma=0.5, gae_lambda=0.5, normalize=False, returns="rewards_to_go")
         >>> column = lambda *values: jnp.array(values)[:, None]
         >>> chunk = jb.Transition(
         ...     obs=column(0, 1, 2),
@@ -89,13 +91,15 @@ class Rollout(struct.PyTreeNode):
         [1.9375 2.75   3.    ] [3. 4. 4.]
     """
 
-    length: int = struct.field(pytree_node=False)
-    num_envs: int = struct.field(pytree_node=False, default=1)
-    gamma: Scalar = struct.field(default=0.99, kw_only=True)
-    gae_lambda: Scalar = struct.field(default=0.95, kw_only=True)
-    epsilon: Scalar = struct.field(default=1e-8, kw_only=True)
-    is_normalized: bool = struct.field(pytree_node=False, default=True, kw_only=True)
-    returns: str = struct.field(pytree_node=False, default="lambda", kw_only=True)
+    length: int = field(static=True)
+    num_envs: int = field(static=True, default=1)
+    gamma: Scalar = field(default=0.99, kw_only=True)
+    gae_lambda: Scalar = field(default=0.95, kw_only=True)
+    epsilon: Scalar = field(default=1e-8, kw_only=True)
+    normalize: bool = field(static=True, default=True, kw_only=True)
+    returns: str = field(static=True, default="lambda", kw_only=True)
+
+    renamed: ClassVar = {"is_normalized": "normalize"}
 
     def __post_init__(self):
         require_integer("Rollout", "length", self.length, 1)
@@ -106,23 +110,23 @@ class Rollout(struct.PyTreeNode):
         require_choice("Rollout", "returns", self.returns, RETURNS)
 
     def advantages(self, chunk: Transition, next_value: jax.Array) -> RolloutBatch:
-        """Return the batch of a chunk `[K, N, ...]` collected in one go.
+        """Return the batch of a chunk `[K, N, ...]` that was collected at once.
 
         Args:
-            chunk: transitions with `extras["value"]`.
-            next_value: `float32[K, N]`, the critic's value of `next_obs`, which is the final observation where an
-                episode ended. Read only where one was truncated and in the last row.
+            chunk: transitions with `extras["value"]`. next_value: `float32[K, N]`, the critic's value of `next_obs`. It
+            is read only where an episode was truncated
+                and in the last row.
         """
         shape = jnp.shape(_value(chunk))
         for name in ("reward", "terminated", "truncated"):
             check_shape("advantages", f"chunk.{name}", getattr(chunk, name), shape)
         check_shape("advantages", "next_value", next_value, shape)
         chunk = jax.tree.map(jnp.asarray, chunk)
-        rows = RolloutRow(chunk, _is_over(chunk), _worth_behind(chunk, next_value))
+        rows = RolloutRow(chunk, _is_over(chunk), _value_after(chunk, next_value))
         return self._batch(rows, jnp.ones(shape, bool))
 
     def init(self, example: Transition) -> Ring:
-        """Return an empty state for rows like `example`: one unbatched transition, or `ShapeDtypeStruct`s."""
+        """Return an empty state for rows like `example`, which is one unbatched transition or `ShapeDtypeStruct`s."""
         structure = row_structure(example)
         check_fields(structure, "Rollout", ("obs", "action", "reward", "terminated", "truncated", "extras"))
         _value(structure)
@@ -131,13 +135,13 @@ class Rollout(struct.PyTreeNode):
 
     @jax.jit
     def add(self, state: Ring, chunk: Transition, next_value: jax.Array | None = None) -> Ring:
-        """Append `K` rows, overwriting the oldest when full; terminated rows close their paths.
+        """Append `K` rows, over the oldest ones if the rollout is full. Terminated rows close their paths.
 
         Args:
             state: the state.
             chunk: transitions `[K, N, ...]` with `extras["value"]`.
-            next_value: `float32[K, N]`, with which truncated rows close their paths. If left out, `finish_path` must
-                follow a truncated row at once; else the rows of its path stay masked.
+            next_value: `float32[K, N]`, the critic's value of `next_obs`, with which truncated rows close their paths.
+                Without it, call `finish_path` right after each truncated row, or else the rows of its path stay masked.
         """
         length, num_envs = ring.shape(state)
         num_rows = check_chunk(chunk, state.rows.structure.transition, length, num_envs)
@@ -145,19 +149,19 @@ class Rollout(struct.PyTreeNode):
         if next_value is not None:
             check_shape("add", "next_value", next_value, (num_rows, num_envs))
             is_closed = _is_over(chunk)
-        worth = _worth_behind(chunk, 0 if next_value is None else next_value)
+        worth = _value_after(chunk, 0 if next_value is None else next_value)
         return ring.write(state, RolloutRow(chunk, is_closed, worth))
 
     @jax.jit
     def finish_path(self, state: Ring, last_value: jax.Array, where: jax.Array | None = None) -> Ring:
-        """Close the path of the newest row, which goes on with `last_value`; nothing happens where it is closed.
+        """Close the path of the newest row: what follows it is worth `last_value`.
 
-        So a terminated path stays worth nothing behind its end, whatever is given.
+        A path that is closed already does not change. So what follows a terminated row stays worth nothing.
 
         Args:
             state: the state.
-            last_value: `float32[N]`, the value of the final observation; zero where the task is over.
-            where: `bool[N]`, the environments concerned; by default all.
+            last_value: `float32[N]`, the critic's value of the final observation; zero where the task is over.
+            where: `bool[N]`, the environments whose paths are closed; by default all.
         """
         shape = ring.shape(state)[1:]
         check_shape("finish_path", "last_value", last_value, shape)
@@ -173,14 +177,14 @@ class Rollout(struct.PyTreeNode):
 
     @jax.jit
     def batch(self, state: Ring) -> RolloutBatch:
-        """Return all rows in order of time, `[T, N, ...]`; masked where not stored or not of a closed path."""
+        """Return all rows in order of time, `[T, N, ...]`; the mask is True for stored rows of closed paths."""
         rows, stored = Reader(state).oldest(0, ring.shape(state)[0])
-        # One at every row from which the next end of a path is a closed one.
+        # Positive at every row whose path is closed: the discount is zero at the end of each path, closed or not.
         closed_ahead = discount_cumsum(rows.is_closed & stored, ~_is_end(rows))
         return self._batch(rows, stored & (closed_ahead > 0))
 
     def sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
-        """Draw distinct rows `[B, ...]` of closed paths, masked where there are fewer; consumes `key`."""
+        """Draw `B` distinct rows of closed paths; if there are fewer, the rest is masked. Consumes `key`."""
         require_integer("sample", "batch_size", batch_size, 1)
         return self._sample(state, key, int(batch_size))
 
@@ -193,7 +197,7 @@ class Rollout(struct.PyTreeNode):
         return take_rows(batch, jnp.pad(order, (0, max(batch_size - size, 0)), constant_values=size)[:batch_size])
 
     def clear(self, state: Ring) -> Ring:
-        """Forget all rows, such as after the policy has changed."""
+        """Forget all rows. Call it when the policy has changed."""
         return state._replace(size=jnp.zeros_like(state.size))
 
     @jax.jit
@@ -205,19 +209,19 @@ class Rollout(struct.PyTreeNode):
             returns = advantage + value
         else:
             returns = rewards_to_go(steps.reward, is_end, rows.last_value, self.gamma)
-        if self.is_normalized:
+        if self.normalize:
             advantage = normalize(advantage, mask, self.epsilon)
         advantage, returns = jnp.where(mask, advantage, 0), jnp.where(mask, returns, 0)
         return RolloutBatch(steps.obs, steps.action, advantage, returns, mask, steps.extras)
 
 
 def flatten_rows(batch: RolloutBatch) -> RolloutBatch:
-    """Merge the axes `[K, N]` of time and environments into one."""
+    """Return a batch whose axes `[K, N]` of time and environments are merged into one."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
 
 
 def take_rows(batch: RolloutBatch, index: jax.Array) -> RolloutBatch:
-    """Return the entries of a flat batch at `index[B]`, masked where there is no such entry."""
+    """Return the entries `index[B]` of a flat batch; entries that do not exist are masked."""
     taken = jax.tree.map(lambda leaf: leaf.at[index].get(mode="clip"), batch)
     return taken._replace(mask=batch.mask.at[index].get(mode="fill", fill_value=False))
 
@@ -229,7 +233,7 @@ def _value(steps: Transition) -> jax.Array:
         raise ValueError(f'a rollout needs the value of each observation as `extras["value"]`; {error}') from None
 
 
-def _worth_behind(steps: Transition, next_value: jax.Array | int) -> jax.Array:
+def _value_after(steps: Transition, next_value: jax.Array | int) -> jax.Array:
     return jnp.where(steps.terminated, 0, next_value).astype(jnp.float32)
 
 

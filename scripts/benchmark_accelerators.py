@@ -50,8 +50,10 @@ from benchmark_buffers import (
 from compiled_programs import Report, report
 
 import jaxrl_buffers as jb
-from algorithms import Plan, loop
-from algorithms.settings import Settings
+from algorithms import Plan
+from algorithms.runs.build import build
+from algorithms.runs.settings import Settings
+from algorithms.training import loop
 
 Record = dict[str, Any]
 SMALL, LARGE = 2**16, 2**20
@@ -161,7 +163,7 @@ def compile_training(kind: str, environment: str, num_envs: int, **settings: Any
     """Compile a chunk of DDQN's training; return what is read, and the seconds that it took."""
     first, total = 16 * num_envs, (16 + NUM_ITERATIONS) * num_envs
     plan = Plan(total, num_envs, start_steps=first, update_every=num_envs, num_updates=1, mini_batch_size=BATCH_SIZE)
-    agent, buffer, env, plan = Settings("ddqn", environment, plan, **settings).build()
+    agent, buffer, env, plan = build(Settings("ddqn", environment, plan, **settings))
     buffer = buffer.replace(platform=kind)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(lambda key: loop.init(key, agent, buffer, env, plan), key)

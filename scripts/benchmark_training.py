@@ -27,7 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl_buffers as jb
-from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Plan, Torso, environments, loop
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Plan, Torso, environments
+from algorithms.training import loop
 
 BATCH_SIZE = 256
 STEPS = 256  # of one repeat, and of one rollout

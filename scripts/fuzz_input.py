@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import json
@@ -27,8 +26,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms import presets, run
-from algorithms.run_folder import RunFolder
+from algorithms.runs import presets, run
+from algorithms.runs.command_options import options_of_run, options_of_settings
+from algorithms.runs.run_folder import RunFolder
 
 SCRIPTS = Path(__file__).parent
 MOST_CHARACTERS = 2_500
@@ -174,21 +174,13 @@ class Fuzz:
         return f"a bad {'name' if values is BAD_NAMES else 'number'}", [*names, *self._harmless(option), *words]
 
     def _options(self, *names: str) -> list[tuple[str, Any]]:
-        """Return every option of a pair with its default."""
-        settings = presets.preset(*names)
-        train = self.scripts["train"]
-        found = []
-        for field in dataclasses.fields(train._command(settings, False, run.Kept())):
-            if field.name in settings.groups:
-                found += [
-                    (f"{field.name}.{one.name}", one.default) for one in dataclasses.fields(field.default_factory())
-                ]
-            elif field.name not in ("algorithm", "environment", "config", "out", "resume", "fresh_environments"):
-                found.append((field.name, field.default))
-        return found
+        """Return every option of a pair, with a value of its type."""
+        options = [*options_of_settings(presets.read(*names)).values(), *options_of_run().values()]
+        examples: dict[Any, Any] = {bool: True, int: 1, float: 1.0, str: "word"}
+        return [(option.name, examples[option.kind]) for option in options if option.kind in examples]
 
     def _harmless(self, option: str) -> list[str]:
-        good = [["--seed", "3"], ["--num-seeds", "2"], ["--anneals"], ["--out", "run"], ["--averaging", "0.5"]]
+        good = [["--seed", "3"], ["--num-seeds", "2"], ["--anneal"], ["--out", "run"], ["--averaging", "0.5"]]
         words = self.rng.sample(good, self.rng.randrange(3))
         return [word for pair in words if pair[0] != f"--{option}".replace("_", "-") for word in pair]
 
@@ -203,7 +195,7 @@ class Fuzz:
             [*names, "--unknown", "3"],
             [*names, "extra"],
             [*names, "--seed"],
-            [*names, "--buffer"],
+            [*names, "--sampler"],
             [*names, "--fresh-environments"],
             [*names, "--num-envs", "16", "--update-every", "17"],
             [*names, "--total-steps", "1"],
@@ -360,7 +352,7 @@ class Fuzz:
             ["--activation", "silu"],
         ]
         words = [word for one in self.rng.sample(given, self.rng.randrange(1, 4)) for word in one]
-        values = {"plan": {"num_envs": self.rng.randint(1, 1_000)}, "gamma": self.rng.random(), "anneals": True}
+        values = {"plan": {"num_envs": self.rng.randint(1, 1_000)}, "gamma": self.rng.random(), "anneal": True}
         Path("settings.yaml").write_text(json.dumps(values))
         words += self.rng.choice(([], ["--config", "settings.yaml"]))
         try:

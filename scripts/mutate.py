@@ -1,6 +1,6 @@
 """Change a source file in one place at a time, and tell which changes no test notices.
 
-    .venv/bin/python scripts/mutate.py algorithms/losses.py --tests tests/test_losses.py --sample 60 --seed 0
+    python scripts/mutate.py algorithms/agents/losses.py --tests tests/agents/test_losses.py --sample 60 --seed 0
 
 Each change runs in a process of its own, forked after the imports and before JAX starts. Tests that are quick or that
 noticed much go first, and compiled programs are kept. A survivor is equivalent, or a test is missing.

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import jax
 
-from algorithms import plotting, run
-from algorithms.run_folder import RunFolder
+from algorithms.runs import plotting, run
+from algorithms.runs.build import build
+from algorithms.runs.run_folder import RunFolder
 from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers._checks import one_line
 
@@ -41,7 +42,7 @@ def _draw(folder: RunFolder) -> None:
     if metrics:
         folder.draw_curve()
         print(folder.curve)
-    buffer = settings.build().buffer
+    buffer = build(settings).buffer
     if not isinstance(buffer, (ReplayBuffer, Mixture)):
         raise ValueError(f"{folder.path} holds no replay buffer: {settings.algorithm} keeps no rows to look at.")
     state = run.restore(folder.path).buffer

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from algorithms.distributions import Categorical, Distribution, Normal, TanhNormal
-from algorithms.memory import History
+from algorithms.networks.distributions import Categorical, Distribution, Normal, TanhNormal
+from algorithms.networks.memories import History
+from algorithms.types import Agent, MemoryAgent, PolicyAgent
+from algorithms.wrappers._base import Wrapper
 from jaxrl_buffers.types import PyTree
 
 Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, so that it may cross `jit`
 _LEAST_LOG_PROB = -1e9  # stands for minus infinity, of which 0 * log 0 would make NaN
 
 
-def behavior(policy: Any, *state: PyTree) -> Behavior:
+def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) -> Behavior:
     """Return a policy that does not learn, from an agent and its state or from a function.
 
     A function gets `state`, if there is any, and observations `[B, ...]`; it returns distributions `[B, ...]` of the
@@ -25,7 +26,7 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
     learner may have a memory, a behaviour has none.
 
     Example:
-        >>> from algorithms import PPO, Discrete
+        >>> from algorithms import Discrete, PPO
         >>> teacher = PPO(Discrete(2))
         >>> state = teacher.init(jax.random.key(0), jnp.zeros(4), Discrete(2).example)
         >>> behavior(teacher, state)(jnp.zeros((5, 4))).log_probs.shape
@@ -34,12 +35,12 @@ def behavior(policy: Any, *state: PyTree) -> Behavior:
         >>> print(uniform(jnp.zeros((5, 4))).entropy()[0])
         0.6931472
     """
-    if _remembers(policy):
+    if has_memory(policy):
         raise ValueError(
             f"behavior({type(policy).__name__}, ...): its networks have a memory, but behaviours see single "
             "observations; give an agent whose torso has `memory=None`, or a function."
         )
-    if hasattr(policy, "distribution"):
+    if isinstance(policy, PolicyAgent):
         if len(state) != 1:
             raise ValueError(f"behavior({type(policy).__name__}, ...): give the agent's state, and nothing else.")
         return jax.tree_util.Partial(type(policy).distribution, policy, *state)
@@ -66,8 +67,8 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
     )
 
 
-def _remembers(policy: Any) -> bool:
-    """Tell whether networks of an agent, or of the agent inside of another, have a memory."""
-    if hasattr(policy, "agent"):
-        return _remembers(policy.agent)
-    return getattr(getattr(policy, "torso", None), "memory", None) is not None
+def has_memory(policy: Agent | PolicyAgent | Callable[..., Distribution]) -> bool:
+    """Return whether networks of an agent, or of the agent that it wraps, have a memory."""
+    if isinstance(policy, Wrapper):
+        return has_memory(policy.agent)
+    return isinstance(policy, MemoryAgent) and policy.torso.memory is not None

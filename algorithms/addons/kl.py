@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from algorithms.addons.behaviors import Behavior, divergence
-from algorithms.distributions import Distribution
+from algorithms.networks.distributions import Distribution
 from algorithms.types import Metrics
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers.component import Component
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 
-class AttractionKL(struct.PyTreeNode):
+class AttractionKL(Component):
     """Draw the policy to the nearest of some behaviours.
 
         L = scale * min_i (mean_b w_b KL(b_i || pi) - ln p_i)
@@ -32,7 +32,7 @@ class AttractionKL(struct.PyTreeNode):
     Example:
         >>> from algorithms import DDQN, Discrete
         >>> from algorithms.addons import behavior
-        >>> from algorithms.distributions import Categorical
+        >>> from algorithms.networks.distributions import Categorical
         >>> first = behavior(lambda obs: Categorical(jnp.log(jnp.broadcast_to(jnp.array([0.9, 0.1]), (len(obs), 2)))))
         >>> agent = DDQN(Discrete(2), addons=(AttractionKL((first,), scale=0.1),))
     """
@@ -59,7 +59,7 @@ class AttractionKL(struct.PyTreeNode):
         return jnp.asarray(self.scale, jnp.float32) * jnp.min(distance), {"kl": kl[jnp.argmin(distance)]}
 
 
-class RepulsionKL(struct.PyTreeNode):
+class RepulsionKL(Component):
     """Drive the policy away from behaviours.
 
         L = -scale * sum_i p_i mean_b w_b KL(b_i || pi)

@@ -7,19 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
-from algorithms.distributions import Distribution
-from algorithms.networks import apply_batch
+from algorithms.networks.distributions import Distribution
 from algorithms.types import Metrics
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers._random.hashing import unrolled
-from jaxrl_buffers.types import PyTree, Sample, Scalar
+from jaxrl_buffers.component import Component
+from jaxrl_buffers.rollouts import RolloutBatch
+from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar
 
 _HEAD = nn.Dense(1)
 
 
-class RewardPrediction(struct.PyTreeNode):
+class RewardPrediction(Component):
     """Let a linear head predict the reward from the features below the policy, and so shape these features.
 
         L = scale * mean_b w_b m_b (f(features(s_b)) - r_b)^2 / 2
@@ -35,7 +35,7 @@ class RewardPrediction(struct.PyTreeNode):
         learning_rate: of the head.
 
     Example:
-        >>> from algorithms import SAC, Discrete
+        >>> from algorithms import Discrete, SAC
         >>> agent = SAC(Discrete(2), addons=(RewardPrediction(zero_mask_ratio=0.9),))
         >>> state = agent.init(jax.random.key(0), jnp.zeros(4), Discrete(2).example)
         >>> state.params.addons[0]["params"]["kernel"].shape
@@ -60,7 +60,8 @@ class RewardPrediction(struct.PyTreeNode):
     ) -> tuple[jax.Array, Metrics]:
         """Return the term, and the mean absolute `error` of all samples; consumes `key`."""
         reward = _reward(sample.batch)
-        error = apply_batch(_HEAD, params, features)[:, 0] - reward
+        predict: Any = jax.vmap(_HEAD.apply, in_axes=(None, 0))
+        error = predict(params, features)[:, 0] - reward
         uniforms = jax.random.uniform(unrolled(key), reward.shape, jnp.float32)
         is_dropped = uniforms < jnp.asarray(self.zero_mask_ratio, jnp.float32)
         kept = jnp.where((reward == 0) & is_dropped, 0, sample.weights)
@@ -68,6 +69,6 @@ class RewardPrediction(struct.PyTreeNode):
         return loss, {"error": jnp.mean(jnp.abs(error))}
 
 
-def _reward(batch: Any) -> jax.Array:
+def _reward(batch: Batch | RolloutBatch) -> jax.Array:
     """Return the rewards `float32[B]`; a rollout's minibatch has them among its extras."""
-    return batch.reward if hasattr(batch, "reward") else batch.extras["reward"]
+    return batch.extras["reward"] if isinstance(batch, RolloutBatch) else batch.reward

@@ -1,1 +1,1 @@
-"""Random numbers: hashing without loops, integers, permutations."""
+"""Random numbers: JAX's own hash without a loop, and integers."""

@@ -1,17 +1,17 @@
-"""JAX's own random numbers, faster on CPU: threefry keys whose hash is straight code instead of a loop.
+"""JAX's own random numbers, faster on CPU: threefry keys whose hash has no loop.
 
-On CPU JAX hashes in a loop of five rounds, each of which XLA runs as some fifteen small kernels. Unrolled, the hash of
-a whole batch is one vectorized kernel, five times as fast and quicker to compile. The bits are the same. On other
-platforms a program that is lowered holds JAX's own hash.
+On CPU, JAX's hash is a loop of five rounds, and XLA runs each round as some fifteen small kernels. Unrolled, the hash
+of a whole batch is one vectorized kernel, which is five times as fast and compiles sooner. The bits are the same. On
+other platforms the lowered program has JAX's own hash.
 
-`split` and `fold_in` return keys of the type that they are given, as those of `jax.random` do: such keys may be handed
-on to anyone. `unrolled` keys are of a type of their own, for those who draw numbers at once; no environment, agent,
-sampler or view that somebody else wrote ever sees one.
+`split` and `fold_in` return keys of the type that they get, as those of `jax.random` do, so these keys may be passed to
+any code. `unrolled` returns keys of a type of its own. They are for drawing numbers at once: no environment, agent,
+sampler or view of a user ever gets one.
 
 Seen on: jaxlib 0.10.2, CPU.
-Gains: five times the speed of each hash.
+Gains: each hash is five times as fast.
 Pinned by: `test_no_loop_is_left`, `test_training_has_no_loop_that_hashes`.
-Can go when: JAX unrolls its hash on CPU, too.
+Can go when: JAX unrolls its hash on CPU.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def fold_in(key: jax.Array, data: Any) -> jax.Array:
 
 
 def unrolled(key: jax.Array) -> jax.Array:
-    """Return keys of any shape, typed or raw, as ones that give the same random numbers in less time.
+    """Return keys that give the same random numbers in less time, for keys of any shape, typed or raw.
 
-    Only for drawing at once: hand no such key on to code that others may have written.
-
-    Keys of another generator than threefry stay as they are, and so do all while JAX looks for keys used twice.
+    Use them to draw numbers at once; never pass them to code that a user may have written. Keys of other generators
+    than threefry are returned unchanged, and so are all keys while JAX checks for keys that are used twice.
 
     Example:
         >>> key = jax.random.key(0)
@@ -66,12 +65,12 @@ def unrolled(key: jax.Array) -> jax.Array:
 
 
 def is_typed(key: jax.Array) -> bool:
-    """Tell typed keys from raw ones."""
+    """Return whether a key is a typed one and not raw words."""
     return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def _like(keys: jax.Array, key: jax.Array) -> jax.Array:
-    """Return keys that were made of unrolled ones as ones of the type of `key`."""
+    """Return `keys`, which may be unrolled ones, as keys of the type of `key`."""
     if keys.dtype == key.dtype:
         return keys
     words = jax.random.key_data(keys)
@@ -79,12 +78,12 @@ def _like(keys: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def _generator(key: jax.Array) -> str:
-    """Return the name of the generator that a key is for."""
+    """Return the name of a key's generator."""
     return str(jax.random.key_impl(key)) if is_typed(key) else _setting("jax_default_prng_impl")
 
 
 def _setting(name: str) -> Any:
-    """Return one of JAX's settings, as it is in this thread."""
+    """Return the value of one of JAX's settings in this thread."""
     return getattr(jax.config, name)
 
 
@@ -149,7 +148,7 @@ def _seed(seed: jax.Array) -> jax.Array:
 
 
 def _plain(words: jax.Array) -> jax.Array:
-    """Return the key of JAX's own threefry that has these words."""
+    """Return the key of JAX's own threefry with these words."""
     return jax.random.wrap_key_data(words, impl=THREEFRY)
 
 

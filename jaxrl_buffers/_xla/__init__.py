@@ -1,10 +1,15 @@
-"""Workarounds for compilers, each a function that says what it is for.
+"""Workarounds for compilers, each a function that says why it exists.
 
-Each is plain JAX by default. It is special only on the platform that needs it; the choice is made when a program is
-lowered, so a program that is compiled for another platform than that of this machine is right, too. All were seen with
-jaxlib 0.10.2, and libtpu 0.0.51 for TPUs. With a new one, take a function's body out: when its test still passes, it
-can go. Outside of here are only those that are a choice of how data lies in memory, such as `SegmentTree.top`, and the
-hash of random numbers, `_random/hashing.py`.
+Each function is plain JAX by default, and special only on the platform that needs it. The platform is chosen when a
+program is lowered, so a program may be compiled for other platforms than that of this machine. Each docstring says:
+
+    Seen on      the versions with which the problem was seen
+    Gains        what the workaround gains, in figures
+    Pinned by    the test that fails without it
+    Can go when  what to check with a new version: replace the body by plain JAX, and see if the test still passes
+
+Two kinds of workarounds are elsewhere: choices of a memory layout, such as `SegmentTree.top`, and the hash of random
+numbers in `_random/hashing.py`.
 
     values.py     numbers that are computed once, read in order, or summed up in order
     writes.py     writes of single elements and rows

@@ -12,25 +12,25 @@ from jax import lax
 
 from jaxrl_buffers.types import PyTree
 
-FEW_COLUMNS = 4  # of a kernel that is narrow
+FEW_COLUMNS = 4  # a kernel of up to this many columns is narrow
 
 
 def narrow_product(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any) -> jax.Array:
-    """Return the product with the kernel of a dense layer. On CPU narrow kernels are multiplied by columns.
+    """Return the product of inputs with the kernel of a dense layer. On CPU a narrow kernel is multiplied by columns.
 
-    The gradient of a narrow kernel is a product of two tall matrices, for which XLA's CPU backend has no fast code. It
-    has for products of a matrix and a vector.
+    The gradient of a narrow kernel is a product of two tall matrices. XLA's CPU backend has no fast code for that, but
+    has it for products of a matrix and a vector.
 
     Seen on: jaxlib 0.10.2, CPU.
     Gains: the gradient of a kernel of two columns takes a seventh of the time. On a TPU v5e a gradient step of a
-        network with such a head would take 19k cycles, not 15k, so it is not done there.
+        network with such a head would take 19k cycles instead of 15k, so TPUs use the plain product.
     Pinned by: `test_narrow_heads_are_computed_by_columns_on_cpu_alone`.
     Can go when: the gradient of one product takes no longer on CPU.
 
     Args:
         x: `[..., F]`.
         kernel: `[F, M]`.
-        dimension_numbers: as `nn.Dense` gives them: the last axis of `x` and the first of the kernel are contracted.
+        dimension_numbers: as `nn.Dense` passes them: the last axis of `x` and the first of the kernel are contracted.
         options: as in `lax.dot_general`.
 
     Example:
@@ -50,22 +50,22 @@ def narrow_product(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **op
 
 
 def map_stack(function: Callable[[PyTree, PyTree], PyTree], stack: PyTree, inputs: PyTree) -> PyTree:
-    """Return `vmap(function, in_axes=(0, None))(stack, inputs)`. On CPU and GPU each entry has inputs of its own.
+    """Return `vmap(function, in_axes=(0, None))(stack, inputs)`. On CPU and GPU each entry gets its own inputs.
 
-    XLA makes one product of all first layers that have the same inputs, and then spends more on moving its parts to
-    where the second layers need them.
+    XLA merges the first layers of all entries into one product if they have the same inputs. It then spends more time
+    on moving the parts of that product to where the second layers need them.
 
     Seen on: jaxlib 0.10.2, CPU and GPU.
     Gains: a gradient step of two critics of 64x64 with a batch of 256 takes 167 us on two CPU cores, not 187, with 11
-        instead of 21 copies. On an H100 such a step has 21 kernels, not 24. On a TPU v5e it would take 37k cycles with
-        own inputs, not 31k, so it is not done there.
+        copies, not 21. On an H100 such a step has 21 kernels, not 24. On a TPU v5e it would take 37k cycles instead of
+        31k, so TPUs use the plain `vmap`.
     Pinned by: `test_stacked_networks_have_inputs_of_their_own_on_cpu_and_gpu_alone`.
     Can go when: these figures are the same without it.
 
     Args:
-        function: of one entry and the inputs.
+        function: maps one entry of the stack and the inputs to any pytree.
         stack: leaves `[C, ...]`, such as the parameters of several networks.
-        inputs: the same for all.
+        inputs: the same for all entries.
 
     Returns:
         Leaves `[C, ...]`.
@@ -88,26 +88,26 @@ def scan_carries(
     num_parts: int,
     rows: PyTree,
 ) -> tuple[jax.Array, jax.Array]:
-    """Go through rows and return the last carry, and the carries `[L, ...]` after each of them.
+    """Scan over rows; return the last carry, and the carries `[L, ...]` after each row.
 
         carry = step(carry, parts of the row's values, row)
 
-    On CPU all values are cut into parts before the loop. Cut inside of it, XLA's CPU backend would compute some of what
-    depends on them twice. There the loop also tells the carries that come in, to which the last one is appended: with
-    those that go out, it would in some programs compute them twice.
+    XLA's CPU backend computes some intermediate values twice if the loop splits `values` into parts, and in some
+    programs also if it returns the carries that it has just computed. So on CPU the values are split before the loop,
+    and the loop returns the carries that it starts from; the last one is appended.
 
     Seen on: jaxlib 0.10.2, CPU.
     Gains: the forward pass of a GRU of 64 over 32 sequences of 20 rows takes 0.3 ms on two CPU cores, not 0.7. On a TPU
-        v5e its gradient would take 63k cycles, not 42k, so it is not done there.
+        v5e its gradient would take 63k cycles instead of 42k, so TPUs use the plain scan.
     Pinned by: `test_gates_are_cut_apart_before_the_loop_on_cpu_alone`.
     Can go when: the forward pass takes no longer without it.
 
     Args:
         step: returns the next carry.
-        carry: the first one.
-        values: `[L, num_parts * H]`, such as the gates of a recurrent cell as far as they depend on the inputs.
-        num_parts: how many parts `[H]` each row's values have.
-        rows: leaves `[L, ...]`, of which `step` gets one row each.
+        carry: the first carry.
+        values: `[L, num_parts * H]`, such as the part of a recurrent cell's gates that depends on its inputs.
+        num_parts: into how many parts `[H]` the values of a row are split.
+        rows: leaves `[L, ...]`.
     """
     cut = functools.partial(jnp.split, indices_or_sections=num_parts, axis=-1)
 
@@ -140,28 +140,20 @@ def convolve(
 ) -> jax.Array:
     """Return `lax.conv_general_dilated` as `nn.Conv` calls it. On CPU it is a product of all patches with the kernel.
 
-    XLA's CPU backend calls its fast convolution only outside of loops. Inside `lax.scan`, which all training is, it
-    calls one without blocks and threads. A product has no such trouble, and differs by rounding alone. Convolutions
-    with dilations or groups are what they are.
+    XLA's CPU backend uses its fast convolution only outside of loops. Inside `lax.scan`, where all training happens, it
+    uses a slow one. A product is fast in both, and differs from a convolution only by rounding. Convolutions with
+    dilations or groups are not changed.
 
     Seen on: jaxlib 0.10.2, CPU.
-    Gains: a gradient step inside a loop on two cores, by convolution and by product:
-
-            MinAtar, 10x10x4 -> 16, 3x3          batch 32:   1.8 and 0.2 ms       batch 256:   19 and 0.8 ms
-            MinAtar, 10x10x10 -> 16, 3x3         batch 32:   4.6 and 0.25 ms      batch 256:   44 and 1.6 ms
-            Nature network, 84x84x4              batch 32:   445 and 46 ms        batch 256:   6.5 and 0.75 s
-
-        A sum of products of shifted images, one for each place of the kernel, took two to ten times as long as the one
-        product. One product for each row of the kernel, and patches of whole strides, took about as long. So there is
-        no choice by shape.
+    Gains: the figures are in `_product_of_patches`.
     Pinned by: `test_loops_have_products_on_cpu_and_convolutions_elsewhere`.
     Can go when: `lax.conv_general_dilated` takes about as long inside `lax.scan` on CPU as outside.
 
     Args:
         images: `[B, height, width, channels]`.
         kernel: `[height, width, channels, features]`.
-        strides: from one patch to the next, along both axes.
-        padding: `VALID`, `SAME`, or how much before and behind, along both axes.
+        strides: the distance from one patch to the next, along both axes.
+        padding: `VALID`, `SAME`, or `(before, after)` along both axes.
         lhs_dilation, rhs_dilation, feature_group_count, options: as in `lax.conv_general_dilated`.
 
     Example:
@@ -189,10 +181,17 @@ def convolve(
 def _product_of_patches(
     images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, **options: Any
 ) -> jax.Array:
-    """Return all patches `[B, height, width, places, channels]`, multiplied by the kernel.
+    """Return the product of all patches `[B, height, width, places, channels]` with the kernel.
 
-    Places and channels stay two axes: as one, the gradient of the kernel gets another form, which takes 1.5 times as
-    long at MinAtar's sizes.
+    A gradient step inside a loop on two CPU cores, by convolution and by product:
+
+        MinAtar, 10x10x4 -> 16, 3x3          batch 32:   1.8 and 0.2 ms       batch 256:   19 and 0.8 ms
+        MinAtar, 10x10x10 -> 16, 3x3         batch 32:   4.6 and 0.25 ms      batch 256:   44 and 1.6 ms
+        Nature network, 84x84x4              batch 32:   445 and 46 ms        batch 256:   6.5 and 0.75 s
+
+    Other forms were not faster at any of these shapes: one product for each place of the kernel took two to ten times
+    as long; one product for each row of the kernel, and patches of whole strides, took about as long. Places and
+    channels stay two axes: merged into one, the gradient of the kernel takes 1.5 times as long at MinAtar's sizes.
     """
     height, width, num_channels, num_features = kernel.shape
     if isinstance(padding, str):

@@ -1,4 +1,4 @@
-"""Writes of single elements and rows of an array, in place and in order."""
+"""Writes of single elements and rows of an array: in place, and in a defined order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from jax import lax
 
 from jaxrl_buffers.types import PyTree
 
-MOST_PAIRS = 1024  # so many writes are compared with each other; more of them are sorted
+MOST_PAIRS = 1024  # up to this many writes are compared pair by pair to find duplicates; more are sorted
 
 
 def set_last_wins(
     array: jax.Array, indices: jax.Array, values: jax.Array, valid: jax.Array, unique: bool = False
 ) -> jax.Array:
-    """Return `array` with `values` set at `indices` where `valid`; of duplicates the last valid one wins.
+    """Return `array` with `values` set at `indices` where `valid`. If an index occurs twice, the last valid entry wins.
 
-    XLA leaves the winner among duplicates of a scatter open. A loop fixes it and costs no more on a CPU; elsewhere
-    duplicates are sorted out first, unless it is promised that there are none, `unique`.
+    XLA does not define which entry of a scatter wins. On CPU a loop writes one entry after the other, which costs no
+    more than a scatter. Elsewhere duplicates are removed first, unless `unique` promises that there are none.
 
     Seen on: jaxlib 0.10.2, all platforms.
-    Gains: one winner, the same everywhere.
+    Gains: the same winner on all platforms.
     Pinned by: `test_the_last_valid_duplicate_wins`.
-    Can go when: XLA promises the order of a scatter's writes.
+    Can go when: XLA defines the order of a scatter's writes.
+
+    Args:
+        array: `[T]`.
+        indices: `int32[B]`.
+        values: `[B]`.
+        valid: `bool[B]`, the entries that are written.
+        unique: True promises that no valid index occurs twice.
     """
     if indices.size == 0:
         return array
@@ -35,14 +42,14 @@ def set_last_wins(
 
 
 def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:
-    """Return the same writes, maybe in another order, valid only if no later valid one has the same index.
+    """Return the same entries, perhaps in another order, of which only the last valid one of each index stays valid.
 
-    For whom several arrays are written at the same places; see `set_last_wins`.
+    Use it if several arrays are written at the same indices; for one array there is `set_last_wins`.
 
     Args:
-        indices: `int32[B]`; where valid, less than the largest number there is.
+        indices: `int32[B]`; valid ones are below the largest int32.
         values: leaves `[B]`.
-        valid: `bool[B]`.
+        valid: `bool[B]`, the entries that are to be written.
     """
     count, nowhere = indices.shape[0], jnp.iinfo(indices.dtype).max
     if count <= MOST_PAIRS:
@@ -59,10 +66,10 @@ def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> 
 def set_run(
     array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
 ) -> jax.Array:
-    """Return `array` with `values` set at `begin, begin + 1, ...` where `valid`: in slices, or on GPU one by one.
+    """Return `array` with `values` set at `begin, begin + 1, ...` where `valid`: by slices, on GPU by a scatter.
 
-    TPUs write slices at once, and single numbers one after the other. On a GPU every slice is a kernel, of which single
-    numbers need one.
+    A TPU writes a slice at once, but the numbers of a scatter one after the other. On a GPU each slice update is a
+    kernel of its own, while a scatter is one kernel.
 
     Seen on: jaxlib 0.10.2 and libtpu 0.0.51.
     Gains: on a GPU, one kernel for a run that may wrap, not two.
@@ -70,12 +77,12 @@ def set_run(
     Can go when: XLA makes one kernel of neighboring slice updates.
 
     Args:
-        array: any number of elements.
+        array: `[T]`, with a `T` of at least `length`.
         begin: `int32[]`.
-        values: `[M]`, at most `length`.
-        valid: `bool[M]`.
-        length: behind so many elements the run goes on at the first one.
-        wraps: whether it may; if not, one slice less is written.
+        values: `[M]`, at most `length` of them.
+        valid: `bool[M]`, the entries that are written.
+        length: after element `length - 1` the run goes on at element 0.
+        wraps: whether the run may go past that element; if not, one slice is written instead of two.
     """
     at_once = functools.partial(_set_run_at_once, length=length)
     slices = functools.partial(_set_slices, length=length, wraps=wraps)
@@ -90,10 +97,10 @@ def _set_run_at_once(array: jax.Array, begin: jax.Array, values: jax.Array, vali
 def _set_slices(
     array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
 ) -> jax.Array:
-    """Set a run as one or two slices.
+    """Set a run by one or two slice updates.
 
     `dynamic_update_slice` clamps its start, so a run that wraps is rolled by the overhang: its first part then ends at
-    the end, and its last part stands at the beginning.
+    the end of the array, and its last part is at the front.
     """
     if values.shape[0] == 1 < length:  # for the reason given in `set_at`
         values, valid, wraps = jnp.pad(values, (0, 1)), jnp.pad(valid, (0, 1)), True
@@ -110,19 +117,19 @@ def _set_slices(
 
 
 def set_at(array: jax.Array, index: tuple[Any, ...], values: jax.Array) -> jax.Array:
-    """Return `array.at[index].set(values, mode="drop")`. On CPU a single write is made twice.
+    """Return `array.at[index].set(values, mode="drop")`. On CPU a single entry is written twice.
 
-    XLA turns a scatter of one entry into a slice update. Its CPU backend fuses that into later gathers, and keeps their
-    other reads right by copying the whole array.
+    XLA turns a scatter of one entry into a slice update. Its CPU backend fuses the update into later gathers, and then
+    copies the whole array to keep other reads right.
 
     Seen on: jaxlib 0.10.2, CPU.
-    Gains: two copies of all inner nodes of a tree for every row that is added alone.
+    Gains: saves two copies of all inner nodes of a tree, for every row that is added alone.
     Pinned by: `test_adding_a_single_row_is_in_place`; inside `set_last_wins` by `test_batches_of_one_are_in_place`.
     Can go when: these tests pass without it.
 
     Args:
-        array: what is written to.
-        index: one entry for each of the first axes: `int32[B]`, or a slice.
+        array: the array to be written to.
+        index: for each of the first axes, `int32[B]` or a slice.
         values: `[B, ...]`.
     """
     if values.shape[0] != 1:
@@ -137,13 +144,13 @@ def set_at(array: jax.Array, index: tuple[Any, ...], values: jax.Array) -> jax.A
 
 
 def set_row(array: jax.Array, row: jax.Array, index: jax.Array | int) -> jax.Array:
-    """Return an array in which one row is replaced by `row[1, ...]`. On CPU a neighbor is written along, as it is.
+    """Return `array` with row `index` replaced by `row[1, ...]`. On CPU the row beside it is written too, unchanged.
 
-    XLA's CPU backend fuses a slice update of a single row into later gathers, and keeps their other reads right by
-    copying the whole array.
+    XLA's CPU backend fuses a slice update of a single row into later gathers, and then copies the whole array to keep
+    other reads right.
 
     Seen on: jaxlib 0.10.2, CPU.
-    Gains: a copy of the whole ring for every row that is added alone; against a scatter, four fifths of the time.
+    Gains: saves a copy of the whole ring, for every row that is added alone. A scatter takes 1.25 times as long.
     Pinned by: `test_adding_a_single_row_is_in_place`.
     Can go when: that test passes without it.
     """
@@ -174,8 +181,8 @@ def _set_in_order(array: jax.Array, indices: jax.Array, values: jax.Array, valid
     if indices.size == 1:  # for the reason given in `set_at`
         indices, values, valid = map(_doubled, (indices, values, valid))
     count = indices.shape[0]
-    # An invalid entry repeats the last valid one, which is written again after any other and so changes nothing;
-    # with no valid entry at all, leaf 0 is set to what it is.
+    # In the place of an invalid entry, the last valid one is written: in the end it wins over all with its index, as it
+    # should. If no entry is valid, element 0 is set to the value that it has.
     last = jnp.max(jnp.where(valid, jnp.arange(count), -1))
     spare_index = jnp.where(last >= 0, indices[last], 0)
     spare_value = jnp.where(last >= 0, values[last], array[0])

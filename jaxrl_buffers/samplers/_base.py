@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
+from jaxrl_buffers.component import Component
 from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class Stateless(struct.PyTreeNode, abc.ABC):
+class Stateless(Component, abc.ABC):
     """A sampler that remembers nothing: the window says which starts are legal, and weights are ones.
 
     A class of it implements `draw` and `measure`.

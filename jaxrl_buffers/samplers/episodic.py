@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers._random.integers import random_below
+from jaxrl_buffers.component import field
 from jaxrl_buffers.samplers._base import Stateless
 from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.ring import Ring
@@ -29,7 +29,7 @@ class Episodic(Stateless):
         >>> buffer = jb.ReplayBuffer(sampler=jb.Episodic(whole=True), length=100, num_envs=4)
     """
 
-    whole: bool = struct.field(pytree_node=False, default=False)
+    whole: bool = field(static=True, default=False)
 
     needs_episodes = True
 

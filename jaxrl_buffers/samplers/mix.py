@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxrl_buffers._checks import require_number, require_tuple
 from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
@@ -33,7 +33,7 @@ class MixState(NamedTuple):
     others: tuple[PyTree, ...]
 
 
-class Mix(Wrapping, struct.PyTreeNode):
+class Mix(Wrapping, Component):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
     Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one, which
@@ -54,7 +54,7 @@ class Mix(Wrapping, struct.PyTreeNode):
 
     sampler: Sampler = Uniform()
     others: tuple[Sampler, ...] = ()
-    ratios: tuple[float, ...] = struct.field(pytree_node=False, default=())
+    ratios: tuple[float, ...] = field(static=True, default=())
 
     def __post_init__(self):
         require_tuple("Mix", "others", self.others, "samplers")
@@ -63,7 +63,7 @@ class Mix(Wrapping, struct.PyTreeNode):
             require_number("Mix", "ratios", ratio, 0, 1)
         if sum(self.ratios) > 1 + SHARE_TOLERANCE:
             raise ValueError(f"Mix(ratios={self.ratios}): the shares make up more than the batch; lower them.")
-        if isinstance(self.others, tuple) and len(self.others) != len(self.ratios):
+        if len(self.others) != len(self.ratios):
             raise ValueError(
                 f"Mix(): {len(self.others)} other samplers have {len(self.ratios)} `ratios`; give one ratio for each."
             )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers.component import Component
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
@@ -18,7 +18,7 @@ from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class Newest(Wrapping, struct.PyTreeNode):
+class Newest(Wrapping, Component):
     """Draw from the newest `num_starts` starts of every environment, as `sampler` draws from all.
 
     Args:

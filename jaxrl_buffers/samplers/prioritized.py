@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
 from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -32,7 +32,7 @@ class PrioritizedState(NamedTuple):
     raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows
 
 
-class Prioritized(struct.PyTreeNode):
+class Prioritized(Component):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.
 
     This is a sampler, a part of any buffer. `jb.prioritized`, in lower case, makes a whole buffer that draws by it.
@@ -66,9 +66,9 @@ class Prioritized(struct.PyTreeNode):
     epsilon: Scalar = 1e-6
     initial: Scalar = 1.0
     eta: Scalar = 0.9
-    stratified: bool = struct.field(pytree_node=False, default=True)
-    weighting: str = struct.field(pytree_node=False, default="buffer")
-    fan_out: int | None = struct.field(pytree_node=False, default=None)
+    stratified: bool = field(static=True, default=True)
+    weighting: str = field(static=True, default="buffer")
+    fan_out: int | None = field(static=True, default=None)
 
     def __post_init__(self):
         for name in ("alpha", "beta", "epsilon", "initial"):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
@@ -44,7 +44,7 @@ class RecentState(NamedTuple):
     trend: Trend | tuple[()]
 
 
-class Recent(Wrapping, struct.PyTreeNode):
+class Recent(Wrapping, Component):
     """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots, as `sampler` draws from all.
 
     Slots are counted by age, also when the ring has wrapped. Every environment gives its newest `c_k / num_envs` rows,
@@ -71,7 +71,7 @@ class Recent(Wrapping, struct.PyTreeNode):
     sampler: Sampler = Uniform()
     eta: Scalar = 0.996
     c_min: Scalar = 5_000.0
-    adaptive: bool = struct.field(pytree_node=False, default=False)
+    adaptive: bool = field(static=True, default=False)
 
     def __post_init__(self):
         require_number(self, "eta", self.eta, 0, 1)

@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice
 from jaxrl_buffers._random.hashing import split, unrolled
-from jaxrl_buffers._random.integers import random_below
-from jaxrl_buffers._random.permutations import permute, round_keys
+from jaxrl_buffers._random.integers import permute, random_below, round_keys
+from jaxrl_buffers.component import field
 from jaxrl_buffers.samplers._base import Stateless
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
@@ -36,8 +35,8 @@ class Uniform(Stateless):
         >>> buffer = jb.ReplayBuffer(sampler=jb.Uniform(method="distinct"), length=100, num_envs=4)
     """
 
-    method: str = struct.field(pytree_node=False, default="independent")
-    balanced: bool = struct.field(pytree_node=False, default=False)
+    method: str = field(static=True, default="independent")
+    balanced: bool = field(static=True, default=False)
 
     def __post_init__(self):
         require_choice("Uniform", "method", self.method, METHODS)

@@ -1,24 +1,28 @@
 """Segment trees as array operations: sum, least and largest leaf of any range, and search by prefix sum.
 
-One tree answers all three questions. Leaves stand in rows of `fan_out`; each row has one parent, which holds the row's
-`(sum, least non-zero, largest)`; parents stand in rows again, up to a single row. A parent is always recomputed from
-its children, never adjusted by a difference, so nothing drifts, a leaf is exactly what was written, and writing a
-parent twice is harmless.
+One tree answers all three questions. Leaves are grouped into rows of `fan_out`. Each row has one parent, which holds
+the `(sum, least non-zero, largest)` of the row; parents are grouped into rows again, up to a single row. With a fan-out
+of 2:
+
+    root                               (10, 1, 4)
+    level 1            (3, 1, 2)                       (7, 3, 4)
+    level 0          1           2                   3           4
+
+A parent is always recomputed from its children, never adjusted by a difference. So nothing drifts, a leaf is exactly
+what was written, and writing a parent twice is harmless.
 
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 
-    tree.py       the tree itself: made, read, written
-    runs.py       leaves that stand side by side, written together
-    _sums.py      what rows of nodes amount to
-    _parents.py   how its inner nodes lie in memory
-    _places.py    places in the mass of a tree, more precise than a float32
-    search.py     leaves found by prefix sum, or drawn in proportion to their mass
-    ranges.py     the same questions about ranges of leaves, answered from canonical nodes
+    tree.py       make, read and write a tree
+    runs.py       write leaves that are neighbors
+    search.py     find leaves by prefix sum, or draw them in proportion to their mass
+    ranges.py     the same for ranges of leaves, answered from canonical nodes
+    _parents.py   how parents are stored and summarized
+    _places.py    places in the mass of a tree, with more precision than a float32
 """
 
-from jaxrl_buffers.segment_tree._parents import NOTHING
+from jaxrl_buffers.segment_tree._parents import NOTHING, Summary
 from jaxrl_buffers.segment_tree._places import Place
-from jaxrl_buffers.segment_tree._sums import Summary
 from jaxrl_buffers.segment_tree.ranges import (
     Cover,
     cover,

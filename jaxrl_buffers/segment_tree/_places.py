@@ -1,11 +1,12 @@
-"""Places in a mass, each held as the sum of two float32 numbers.
+"""Places in the mass of a tree, each stored as the sum of two float32 numbers.
 
-One float32 number could not tell more than 2^24 leaves apart. Two have twice the bits, and keep them while masses are
-taken off, so that a draw needs no other random numbers on its way down. Where sums are exact, a place lies in the same
-leaf whatever the fan-out of the tree is.
+A draw picks a place in `[0, total)` and finds the leaf there. One float32 has 24 bits, which cannot tell more than 2^24
+leaves apart. Two have twice the bits, and a search subtracts masses from a place without losing them. So one random
+place is enough for the whole way from the root to a leaf. If the sums of a tree are exact, a place is in the same leaf
+for every fan-out.
 
-Products of large terms are exact below: so it does not matter whether a compiler makes one operation of a product and a
-sum.
+Some compilers join a product and a sum into one operation that rounds once. The large products below are exact, so that
+makes no difference.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ from jax import lax
 
 from jaxrl_buffers._random.hashing import unrolled
 
-HALF_BITS = 12  # of the 24 that a float32 has: products of two halves are exact
+HALF_BITS = 12  # half of the 24 bits of a float32: the product of two such halves is exact
 UNIT = np.float32(2.0**-24)
-FIRST_HALF = np.int32(-(2**HALF_BITS))  # masks out the last bits
-SMALL, SCALE = np.float32(2.0**-64), np.float32(2.0**64)  # masses so small are scaled: parts of them would be zero
+FIRST_HALF = np.int32(-(2**HALF_BITS))  # a mask that removes the last bits
+SMALL, SCALE = np.float32(2.0**-64), np.float32(2.0**64)  # smaller masses are scaled up, for their parts would be zero
 
 
 class Place(NamedTuple):
     """How much mass lies before each place."""
 
-    high: jax.Array  # float32[B], the nearest float32
-    low: jax.Array  # float32[B], the rest
+    high: jax.Array  # float32[B]: the float32 nearest to it
+    low: jax.Array  # float32[B]: the difference, of either sign
 
 
 def at(mass: jax.Array) -> Place:
-    """Return places `[B]` that are float32 numbers."""
+    """Return the places `[B]` given by float32 numbers."""
     return Place(mass.astype(jnp.float32), jnp.zeros(mass.shape, jnp.float32))
 
 
 def draw(key: jax.Array, batch_size: int, total: jax.Array, stratified: bool) -> Place:
-    """Draw places in `[0, total)`: anywhere, or one in each of `B` equal parts; consumes `key`."""
-    words = jax.random.key_data(jax.random.split(unrolled(key), batch_size))  # 64 random bits for the price of 32
+    """Draw `B` places in `[0, total)`, independently or one in each of `B` equal parts; consumes `key`."""
+    # The data of a new key is 64 random bits, and costs as much as 32 random bits do.
+    words = jax.random.key_data(jax.random.split(unrolled(key), batch_size))
     units, rest = ((words[:, number] >> 8).astype(jnp.float32) for number in range(2))
     rest = rest * UNIT
     return scaled(*(_in_strata(units, rest) if stratified else (units, rest)), total)
 
 
 def _in_strata(units: jax.Array, rest: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Move `B` places, given as whole numbers of 2^-24 and a rest below one of them, into equal parts of `[0, 1)`."""
+    """Move each of `B` places into its own part of `[0, 1)`; a place is `(units + rest) / 2^24` with a rest below 1."""
     count = units.shape[0]
     begins = np.arange(count, dtype=np.float64) * 2.0**24 / count
     whole = jnp.floor(units / count)
@@ -55,7 +57,7 @@ def _in_strata(units: jax.Array, rest: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def scaled(units: jax.Array, rest: jax.Array, total: jax.Array) -> Place:
-    """Return the places at `(units + rest) / 2^24` of a mass; `units` are whole numbers up to 2^24."""
+    """Return the places `(units + rest) / 2^24 * total`; `units` are whole numbers up to 2^24."""
     scale = jnp.where(total < SMALL, SCALE, 1)
     total = total * scale
     total_high = _first_half(total)
@@ -71,30 +73,30 @@ def scaled(units: jax.Array, rest: jax.Array, total: jax.Array) -> Place:
 
 
 def before(place: Place) -> jax.Array:
-    """Return the largest float32 not behind each place: another one exceeds it iff it exceeds the place."""
+    """Return the largest float32 up to each place: a float32 is above it iff it is above the place."""
     return jnp.where(place.low < 0, previous(place.high), place.high)
 
 
 def previous(value: jax.Array) -> jax.Array:
-    """Return the largest float32 below each positive one."""
+    """Return the next smaller float32 of each positive one."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(value, jnp.int32) - 1, jnp.float32)
 
 
 def behind(place: Place, mass: jax.Array) -> Place:
-    """Return the places counted from behind a mass that lies before them."""
+    """Return places counted from the end of a mass that lies before them: `place - mass`."""
     high, error = _sum(place.high, -mass)
     return Place(*_ordered_sum(high, place.low + error))
 
 
 def _sum(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a rounded sum and its error (Knuth)."""
+    """Return the rounded sum and its rounding error (Knuth's two-sum)."""
     total = one + other
     added = total - one
     return total, (one - (total - added)) + (other - added)
 
 
 def _ordered_sum(larger: jax.Array, smaller: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a rounded sum and its error, where the first number is the larger one (Dekker)."""
+    """Return the rounded sum and its rounding error, for a first number that is the larger one (Dekker)."""
     total = larger + smaller
     return total, smaller - (total - larger)
 

@@ -1,4 +1,11 @@
-"""Questions to a segment tree about ranges of leaves, answered from canonical nodes, so that nothing cancels.
+"""Sums, searches and draws in ranges of leaves, answered from canonical nodes.
+
+The canonical nodes of a range are the few nodes whose leaves together are exactly the range. Their masses are added,
+and never subtracted as prefix sums would be, so a small range beside large leaves loses no precision. With a fan-out of
+4, the range 2..13 has these canonical nodes:
+
+    level 1                    4-7     8-11
+    level 0          2, 3                        12, 13
 
 Cost for `R` ranges and a batch of `B`: `O((R + B) log N)`.
 """
@@ -12,9 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_buffers.segment_tree import _places as places
-from jaxrl_buffers.segment_tree._parents import NOTHING
+from jaxrl_buffers.segment_tree._parents import NOTHING, Summary, summarize
 from jaxrl_buffers.segment_tree._places import Place
-from jaxrl_buffers.segment_tree._sums import Summary, summarize
 from jaxrl_buffers.segment_tree.search import pick
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
@@ -28,22 +34,22 @@ from jaxrl_buffers.segment_tree.tree import (
 
 
 class Cover(NamedTuple):
-    """The canonical nodes of ranges, in groups of siblings from left to right; other siblings count as nothing."""
+    """The canonical nodes of ranges, in groups of siblings from left to right."""
 
-    stats: jax.Array  # float32[R, groups, 3, fan_out]
-    first: jax.Array  # int32[R, groups]: the index of the first sibling within its level
+    stats: jax.Array  # float32[R, groups, 3, fan_out]: those of no leaves, for siblings that are not canonical
+    first: jax.Array  # int32[R, groups]: the index of the first sibling on its level
     level: jax.Array  # int32[R, groups]
 
 
 def reduce(tree: SegmentTree, start: jax.Array | int | None = None, stop: jax.Array | int | None = None) -> Summary:
-    """Summarize the leaves `start..stop-1` (by default all) from canonical nodes."""
+    """Summarize the leaves `start..stop-1`; by default all."""
     if start is None and stop is None:
         return root(tree)
     return summarize(jnp.moveaxis(_cover_one(tree, start, stop).stats[0], 0, 1).reshape(3, -1))
 
 
 def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | int, thresholds: jax.Array) -> jax.Array:
-    """Like `find` among the leaves `start..stop-1`, with prefix sums counted from `start`."""
+    """Do as `find` among the leaves `start..stop-1`, with prefix sums that begin at `start`."""
     nodes = jax.tree.map(lambda part: part[0], _cover_one(tree, start, stop))
     group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])
@@ -54,7 +60,7 @@ def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | in
 
 
 def cover(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> Cover:
-    """Cover each range of leaves `begins[r]..ends[r]-1` by at most two groups of siblings a level."""
+    """Return the canonical nodes of the ranges `begins[r]..ends[r]-1`: two groups of siblings on each level."""
     begin = jnp.clip(begins.astype(jnp.int32), 0, tree.capacity)
     end = jnp.clip(ends.astype(jnp.int32), begin, tree.capacity)
     top = num_levels(tree) - 1
@@ -72,13 +78,13 @@ def cover(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> Cover:
 
 
 def _cover_one(tree: SegmentTree, start: jax.Array | int | None, stop: jax.Array | int | None) -> Cover:
-    """Cover one range, which by default reaches from the first leaf to the last."""
+    """Return the canonical nodes of one range, by default of all leaves."""
     begin, end = 0 if start is None else start, tree.capacity if stop is None else stop
     return cover(tree, jnp.asarray(begin)[None], jnp.asarray(end)[None])
 
 
 def _groups(tree: SegmentTree, level: int, rows: jax.Array, begins: jax.Array, ends: jax.Array) -> Cover:
-    """Return, of each of the rows `[R, 2]`, the nodes `begins..ends-1`."""
+    """Return the nodes `begins..ends-1` of rows `[R, 2]` of a level, as groups of siblings."""
     rows = jnp.clip(rows, 0, rows_by_level(tree)[level] - 1)
     index = rows[..., None] * tree.fan_out + jnp.arange(tree.fan_out, dtype=jnp.int32)[None, None]
     inside = (index >= begins[..., None]) & (index < ends[..., None])
@@ -103,7 +109,7 @@ def draw_ranges(
         batch_size: how many leaves to draw, with replacement.
         begins: `int32[R]`.
         ends: `int32[R]`; the ranges `begins[r]..ends[r]-1` must not overlap.
-        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws.
+        stratified: draw one leaf from each of `batch_size` equal parts of the mass, instead of independently.
 
     Returns:
         Indices `int32[B]`, their leaves `float32[B]` (zero for empty ranges), and the summary of the ranges.
@@ -128,7 +134,7 @@ def draw_ranges(
 
 
 def _descend(tree: SegmentTree, siblings: jax.Array, first: jax.Array, level: jax.Array, place: Place) -> jax.Array:
-    """Follow places from masses of siblings `[B, fan_out]` at any level, of which `first` is the first, to leaves."""
+    """Follow places down to leaves, from siblings `first[B], ...` of any level with masses `[B, fan_out]`."""
     child, place = pick(siblings, place, tree.is_wide)
     node = first + child
     for parent_level in range(num_levels(tree) - 1, 0, -1):
@@ -145,7 +151,7 @@ def _summarize_all(covers: Cover) -> Summary:
 
 
 def _choose_range(range_masses: jax.Array, place: Place) -> tuple[jax.Array, Place]:
-    """Return the range `[B]` in which each place falls, and the place inside it; never an empty range."""
+    """Return the range `[B]` in which each place is, never an empty one, and the place counted from its beginning."""
     ends = jnp.cumsum(range_masses)
     last = jnp.max(jnp.where(range_masses > 0, jnp.arange(range_masses.shape[0]), 0))
     chosen = jnp.searchsorted(ends, places.before(place), side="right")

@@ -1,4 +1,4 @@
-"""Writing leaves that stand side by side: as slices, and not one by one."""
+"""Write leaves that are neighbors: as slices instead of one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxrl_buffers._xla import set_run
 from jaxrl_buffers.segment_tree import _parents as parents
-from jaxrl_buffers.segment_tree._sums import summarize
+from jaxrl_buffers.segment_tree._parents import summarize
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
     first_small_level,
@@ -24,14 +24,14 @@ from jaxrl_buffers.segment_tree.tree import (
 def write_run(
     tree: SegmentTree, begin: jax.Array, values: jax.Array, where: jax.Array | bool = True, wraps: bool = True
 ) -> SegmentTree:
-    """Set the leaves `begin, begin + 1, ...`, going on at leaf 0 behind the last one, as `write` would.
+    """Set the leaves `begin, begin + 1, ...` as `write` does; after the last leaf comes leaf 0.
 
     Args:
         tree: the tree.
-        begin: `int32[]`, a leaf of the tree.
-        values: `float32[M]`, at most as many as there are leaves.
-        where: `bool[M]`, or one for all.
-        wraps: False promises that they end before the leaves do.
+        begin: `int32[]`, the first leaf to be set.
+        values: `float32[M]`, at most as many as the tree has leaves.
+        where: `bool[M]`, or one for all; other leaves stay as they are.
+        wraps: whether the run may go past the last leaf; with False less is written.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -46,7 +46,7 @@ def write_run(
     one_by_one = functools.partial(_write_one_by_one, wraps=wraps)
     if not tree.is_wide:
         return one_by_one(tree, begin, values, valid)
-    # On a GPU every slice is a kernel, of which single numbers need fewer.
+    # On a GPU every slice update is a kernel of its own, while one scatter writes many single numbers.
     slices = functools.partial(_write_slices, wraps=wraps)
     return lax.platform_dependent(tree, begin, values, valid, cuda=one_by_one, rocm=one_by_one, default=slices)
 
@@ -68,7 +68,7 @@ def _write_slices(tree: SegmentTree, begin: jax.Array, values: jax.Array, valid:
 
 
 def _recompute_parents_of_run(tree: SegmentTree, begin: jax.Array, count: int) -> SegmentTree:
-    """Recompute everything above the leaf rows `begin..begin+count-1`, as far as they exist, of a wide tree."""
+    """Recompute all parents above the leaf rows `begin..begin+count-1` of a wide tree, as far as they exist."""
     num_rows = rows_by_level(tree)
     for level in range(1, first_small_level(tree) + 1):
         count = min(count, num_rows[level - 1])
@@ -86,5 +86,5 @@ def _recompute_parents_of_run(tree: SegmentTree, begin: jax.Array, count: int) -
 
 
 def _touched(count: int, tree: SegmentTree) -> int:
-    """Return how many rows so many neighbors stand in at most, one of them half filled at either end."""
+    """Return in how many rows `count` neighbors are at most."""
     return -(-(count - 1) // tree.fan_out) + 1

@@ -1,8 +1,11 @@
-"""Leaves found by prefix sum, or drawn in proportion to their mass.
+"""Find leaves by prefix sum, or draw them in proportion to their mass.
 
-In narrow rows a search looks at the children of a node one after the other, as columns of a batch, which makes two
-kernels of a level on a CPU: a gather and a choice. With a triangular product for the prefix sums there were five
-(samples of 256 on two CPU cores: 59 us against 50). Wide rows are looked at as a whole.
+A search goes down from the root. On each level it picks the child in whose mass the place lies, and subtracts the
+masses of the children before it.
+
+In narrow trees the children are looked at one after the other, as columns of a batch. That makes two kernels a level on
+a CPU, a gather and a choice; a triangular product for the prefix sums made five (samples of 256 on two CPU cores: 50 us
+against 59). In wide trees all children are looked at together.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from jax import lax
 
 from jaxrl_buffers._xla import keep
 from jaxrl_buffers.segment_tree import _places as places
+from jaxrl_buffers.segment_tree._parents import Summary
 from jaxrl_buffers.segment_tree._places import Place
-from jaxrl_buffers.segment_tree._sums import Summary
 from jaxrl_buffers.segment_tree.tree import (
     SegmentTree,
     first_small_level,
@@ -28,17 +31,30 @@ from jaxrl_buffers.segment_tree.tree import (
     whole_level,
 )
 
-FIRST_ROWS = 4  # a search begins at the first level of so few rows
-# Places are kept every so many levels: XLA's CPU backend computes others anew from those above. A draw of 256 among
-# 2^20 is then 27 kernels of 394k operations in all; 29 of 363k if they are kept every two levels.
+FIRST_ROWS = 4  # a search begins at the lowest level that has at most this many rows
+# After this many levels the place is computed once and kept: XLA's CPU backend would compute it again for each use. A
+# draw of 256 among 2^20 leaves then has 27 kernels with 394k operations; with 2 levels, 29 kernels with 363k.
 LEVELS_TO_KEEP = 3
 
 
 def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
-    """Return the smallest index whose inclusive prefix sum exceeds each threshold.
+    """Return for each threshold the first leaf whose inclusive prefix sum is above it.
 
-    Never a zero leaf: a threshold equal to the total finds the last non-zero leaf. A threshold above the total, or
-    a tree of zeros, gives -1.
+    A zero leaf is never found: a threshold equal to the total gives the last non-zero leaf. A threshold above the total
+    gives -1, and so does a tree of zeros.
+
+    Args:
+        tree: the tree.
+        thresholds: `float32[B]`, not negative.
+
+    Returns:
+        Indices `int32[B]`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> tree = jb.segment_tree.from_leaves(jnp.array([1.0, 0.0, 2.0]))
+        >>> print(find(tree, jnp.array([0.5, 1.0, 3.0, 4.0])))
+        [ 0  2  2 -1]
     """
     total = root(tree).total
     indices, _ = _descend(tree, _nodes_to_begin_with(tree)[0], places.at(thresholds))
@@ -50,18 +66,25 @@ def draw(
 ) -> tuple[jax.Array, jax.Array, Summary]:
     """Draw leaves with probability `leaf / total`; consumes `key`.
 
-    Trees of the same leaves give the same draws whatever their fan-out is, as far as their sums are exact; others
-    differ where a place is so close to the border of two leaves that the order of summation decides.
+    The fan-out does not change the draws if the sums of the tree are exact. Otherwise rounding can decide for the
+    neighbor of a leaf, where a place is very close to the border between the two.
 
     Args:
         tree: the tree.
         key: a PRNG key.
         batch_size: how many leaves to draw, with replacement.
-        stratified: one draw from each of `batch_size` equal parts of the mass instead of independent draws. They are
-            kept but for the rounding of sums, by less than 1e-6 of the whole mass.
+        stratified: draw one leaf from each of `batch_size` equal parts of the mass, instead of independently. Rounding
+            moves the borders of these parts by less than 1e-6 of the whole mass.
 
     Returns:
-        Indices `int32[B]`, their leaves `float32[B]` (zero for an empty tree), and the summary of all leaves.
+        Indices `int32[B]`, their leaves `float32[B]` (zero for a tree of zeros), and the summary of all leaves.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> tree = jb.segment_tree.from_leaves(jnp.array([1.0, 0.0, 3.0]))
+        >>> indices, leaves, summary = draw(tree, jax.random.key(0), 4)
+        >>> print(indices, leaves, summary.total)
+        [0 2 2 2] [1. 3. 3. 3.] 4.0
     """
     nodes, total = _nodes_to_begin_with(tree)
     indices, leaves = _descend(tree, nodes, places.draw(key, batch_size, total, stratified))
@@ -69,13 +92,13 @@ def draw(
 
 
 def pick(masses: jax.Array, place: Place, wide: bool = False) -> tuple[jax.Array, Place]:
-    """Return the first child `[B]` of `masses[B, M]` whose prefix exceeds the place, and the place inside it.
+    """Return the child `[B]` in whose mass each place is, and the place counted from the beginning of that child.
 
-    Rounding can put the place past the last child; then the last one with any mass is taken. A child of mass zero is
-    never taken unless all are zero.
+    That is the first child whose inclusive prefix sum is above the place. Rounding can put a place past the last child;
+    then the last child with mass is taken. A child without mass is taken only if all are without.
 
     Args:
-        masses: `[B, M]`; of wide rows also `[1, M]`, the same for all.
+        masses: `[B, M]`; in wide trees also `[1, M]`, the same for all places.
         place: `[B]`.
         wide: look at all children at once instead of one after the other.
     """
@@ -83,14 +106,14 @@ def pick(masses: jax.Array, place: Place, wide: bool = False) -> tuple[jax.Array
 
 
 def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax.Array]:
-    """Return the mass of the child, too."""
+    """Pick among children one after the other; return the mass of the child as well."""
     children = [masses[:, number] for number in range(masses.shape[-1])]
     prefixes = [*itertools.accumulate(children)]
-    # Never past the last child with any mass, which is the first one to reach the sum.
+    # The last child with mass is the first one to reach the sum. Just below the sum, no place can be past it.
     limit = jnp.minimum(places.before(place), places.previous(prefixes[-1]))
     limit = jnp.where(prefixes[-1] > 0, limit, -1)
     child = sum(((prefix <= limit).astype(jnp.int32) for prefix in prefixes[:-1]), jnp.zeros(limit.shape, jnp.int32))
-    child = keep(child)  # else it is computed anew for every use, with all the levels above it
+    child = keep(child)  # or else XLA computes it again for every use, with all levels above it
     before, chosen = jnp.zeros_like(limit), children[0]
     for number, mass in enumerate(children[1:], 1):
         before = before + jnp.where(number <= child, children[number - 1], 0)
@@ -99,16 +122,19 @@ def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax
 
 
 def reach(masses: jax.Array) -> jax.Array:
-    """Return up to where each of the children `[..., M]` reaches: its inclusive prefix sum, or -1 if it has no mass."""
+    """Return the inclusive prefix sum of each child `[..., M]`, or -1 if it has no mass."""
     return jnp.where(masses > 0, jnp.cumsum(masses, axis=-1), -1)
 
 
 def _pick_lane(reach: jax.Array, place: Place) -> tuple[jax.Array, Place]:
-    """Past the last child, the place is infinity: further down, too, the last one is to be taken."""
+    """Pick among all children at once, given their `reach`.
+
+    A place past the last child becomes infinite. Then the last child with mass is also taken on all lower levels.
+    """
     width = reach.shape[-1]
     lane = np.arange(width, dtype=np.int32)[None]
     is_behind = reach > places.before(place)[:, None]
-    # The first child that reaches behind the place is best, then the last one with mass.
+    # The least rank wins: first the children that end after the place, in order; then those with mass, last one first.
     rank = jnp.where(is_behind, lane, jnp.where(reach > 0, 2 * width - lane, np.int32(3 * width)))
     best, passed = lax.reduce(
         (rank, jnp.where(is_behind, 0, reach)),
@@ -126,10 +152,11 @@ def _first_level(tree: SegmentTree) -> int:
 
 
 def _nodes_to_begin_with(tree: SegmentTree) -> tuple[dict[int, jax.Array], jax.Array]:
-    """Return what a search asks of small levels, by level, and the total.
+    """Return the small levels that a search reads as a whole, by level, and the total.
 
-    Of narrow trees that is the masses of the first level; of wide ones, how far the nodes of each small level reach.
-    Levels that are not stored are summed up here, in any order: nobody keeps the sums.
+    For a narrow tree this is one level, the one at which a search begins, as masses. For a wide tree these are all
+    small levels, as `reach`; those that are not stored are summed here. The order of summation is free: no sum is
+    stored.
     """
     first = _first_level(tree)
     if not tree.is_wide:
@@ -145,8 +172,8 @@ def _nodes_to_begin_with(tree: SegmentTree) -> tuple[dict[int, jax.Array], jax.A
 
 
 def _descend(tree: SegmentTree, nodes: dict[int, jax.Array], place: Place) -> tuple[jax.Array, jax.Array]:
-    """Follow places `[B]` from the top to leaves and their masses."""
-    # All begin among the same few nodes, which need not be gathered for each of them.
+    """Follow places `[B]` from the top to leaves; return the leaves and their masses."""
+    # All places begin among the same few nodes, so these are not gathered for each place.
     first = _first_level(tree)
     if tree.is_wide:
         node, place = _pick_lane(nodes[first], place)

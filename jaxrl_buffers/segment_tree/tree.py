@@ -1,14 +1,23 @@
-"""The tree: how its leaves and their parents lie in memory, and how they are made, read and written.
+"""The tree: how its leaves and their parents are stored, made, read and written.
 
 Why parents are written level by level and small levels recomputed whole (prototypes, 2^20 leaves, batches of 256, least
-of nine runs on two CPU cores, microseconds inside `scan` with the random numbers included): fan-out 4 / 8 / 16 / 32:
-update 103 / 87 / 88 / 103, search 69 / 51 / 83 / 108. The same update as one sequential loop over the batch: 430 for
-fan-out 8. Three binary trees instead of one: over 600. flashbax (sums only, differences): update 100, search 87.
+of nine runs on two CPU cores, microseconds inside `scan` with the random numbers included):
 
-Why wider rows elsewhere (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51 for a TPU v5e and an H100; a step that adds
-128 transitions, draws 256 and updates their priorities, 2^20 slots, rows packed into words): a TPU takes 106k cycles by
-its compiler's estimate with a fan-out of 128, other widths are laid out anew. A GPU takes 46 / 41 / 37 / 30 / 32 / 34
-kernels with a fan-out of 8 / 16 / 32 / 64 / 128 / 256.
+    fan-out                                           4      8     16     32
+    update                                          103     87     88    103
+    search                                           69     51     83    108
+
+    update in one sequential loop over the batch           430
+    update of three binary trees instead of one            over 600
+    flashbax (sums only, adjusted by differences)          update 100, search 87
+
+Why accelerators get wider rows (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51 for a TPU v5e and an H100; a step
+that adds 128 transitions, draws 256 and updates their priorities, 2^20 slots, rows packed into words): on a TPU a
+fan-out of 128 takes 106k cycles by its compiler's estimate, and for other widths the compiler copies the tree into
+another layout.
+
+    fan-out                                           8     16     32     64    128    256
+    kernels on a GPU                                 46     41     37     30     32     34
 """
 
 from __future__ import annotations
@@ -17,36 +26,35 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
 from jaxrl_buffers._xla import keep, order_after, set_last_wins
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.segment_tree import _parents as parents
-from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE
-from jaxrl_buffers.segment_tree._sums import Summary, summarize
+from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE, Summary, summarize
 
-FAN_OUT = 8  # children of a node, unless told otherwise
-FAN_OUTS = {"cpu": FAN_OUT, "gpu": 64, "tpu": 128}  # what suits a platform
-SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole: cheaper than a gather and a scatter
+FAN_OUT = 8  # children of a node, by default
+FAN_OUTS = {"cpu": FAN_OUT, "gpu": 64, "tpu": 128}  # the best fan-out for each platform
+SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole, which is cheaper than a gather and a scatter
 
 
-class SegmentTree(struct.PyTreeNode):
-    """Non-negative leaves and what is known of their ranges; leaves behind `capacity` are zero.
+class SegmentTree(Component):
+    """Non-negative leaves and their parents, which are stored level by level from the bottom.
 
-    Parents stand level by level from the bottom. The small levels at the top are an array of their own, made anew by
-    every write: were they written in place, XLA would fuse that write into later reads and copy all of `inner`. Wide
-    trees do not keep the small levels at all, but compute them for those who ask: one wide row is soon summed up.
+    The small levels at the top have an array of their own, which every write makes again. If they were written in
+    place, XLA would fuse that write into later reads and copy all of `inner`. Wide trees do not store the small levels:
+    they compute them when they are needed, because a few wide rows are summed quickly.
     """
 
-    leaves: jax.Array  # float32[rows * fan_out]
-    inner: jax.Array  # float32[rows, 3, fan_out], flat if wide: sum, least, largest of the levels above large ones
-    top: jax.Array  # float32[rows, 3, fan_out], empty if wide: the same of the levels above small ones
-    capacity: int = struct.field(pytree_node=False)
-    fan_out: int = struct.field(pytree_node=False, default=FAN_OUT)
+    leaves: jax.Array  # float32[rows * fan_out]: zero from `capacity` on
+    inner: jax.Array  # float32[rows, 3, fan_out], flat if wide: the parents of large levels
+    top: jax.Array  # float32[rows, 3, fan_out], empty if wide: the parents of small levels
+    capacity: int = field(static=True)
+    fan_out: int = field(static=True, default=FAN_OUT)
 
     @property
     def is_wide(self) -> bool:
-        """Whether rows are handled as a whole instead of node by node."""
+        """Whether a row is read as a whole instead of node by node."""
         return self.fan_out >= WIDE
 
 
@@ -55,8 +63,8 @@ def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
 
     Args:
         capacity: the number of leaves.
-        fan_out: how many children a node has. It changes how fast the tree is, and the order of its summation, nothing
-            else: 8 suits CPUs; 128, the lanes of a vector register, TPUs.
+        fan_out: how many children a node has. It changes the speed and the order of summation, and nothing else. 8 is
+            best on CPUs; 128, the width of a vector register, on TPUs.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -77,7 +85,7 @@ def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
 
 @functools.partial(jax.jit, static_argnames="fan_out")
 def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
-    """Build the tree of given leaves in `O(N)`."""
+    """Return the tree of the given leaves `[N]`, in `O(N)`."""
     tree = init(leaves.shape[0], fan_out)
     tree = tree.replace(leaves=tree.leaves.at[: tree.capacity].set(leaves.astype(jnp.float32)))
     return recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
@@ -86,7 +94,7 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
     """Return the leaves at `indices`; zero outside the tree."""
     leaves = tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
-    return keep(leaves)  # a single one would be read again behind a later write, and all leaves copied for that
+    return keep(leaves)  # or else XLA reads a single leaf again after a later write, and copies all leaves for that
 
 
 def write(
@@ -96,25 +104,25 @@ def write(
     where: jax.Array | bool = True,
     unique: bool = False,
 ) -> SegmentTree:
-    """Set leaves; of duplicates in one call the last wins.
+    """Return the tree with some leaves set. If an index occurs several times, the last entry wins.
 
-    Entries are left out where `where` is False, where the index is outside the tree, and where the value is negative
-    or not finite.
+    An entry is left out if `where` is False, if its index is outside the tree, or if its value is negative or not
+    finite.
 
     Args:
         tree: the tree.
         indices: `int32[B]`.
         values: `float32[B]`.
         where: `bool[B]`, or one for all.
-        unique: promises that there are no duplicates among what is written, so that nobody looks for them.
+        unique: True promises that no index occurs twice, which saves the search for duplicates.
     """
     if indices.size == 0:
         return tree
     values = values.astype(jnp.float32)
     valid = where & (indices >= 0) & (indices < tree.capacity) & jnp.isfinite(values) & (values >= 0)
-    valid = order_after(valid, root(tree).total)  # with whose reads an earlier write has ended
+    valid = order_after(valid, root(tree).total)  # the root is read after an earlier write
     leaves = set_last_wins(tree.leaves, indices, values, valid, unique)
-    # Recomputing the parents of a leaf that was left out changes nothing, so row 0 can stand in for those.
+    # Recomputing parents changes nothing where no leaf has changed. So entries that are left out may use row 0.
     rows = jnp.where(valid, indices, 0)
     if tree.is_wide:
         rows = lax.div(rows, rows.dtype.type(tree.fan_out))
@@ -128,7 +136,7 @@ def root(tree: SegmentTree) -> Summary:
     summary = summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
     if not tree.is_wide:
         return summary
-    nodes = whole_level(tree, first_small_level(tree))  # in whose extremes no order matters: in one go
+    nodes = whole_level(tree, first_small_level(tree))  # the order does not matter for extremes: one reduction
     return Summary(summary.total, jnp.min(nodes[:, 1]), jnp.max(nodes[:, 2]))
 
 
@@ -138,17 +146,17 @@ def count_nonzero(tree: SegmentTree) -> jax.Array:
 
 
 def num_levels(tree: SegmentTree) -> int:
-    """Return the number of levels, that of the leaves included."""
+    """Return the number of levels, the leaves included."""
     return len(rows_by_level(tree))
 
 
 def rows_by_level(tree: SegmentTree) -> list[int]:
-    """Return how many rows of nodes each level has, leaves first."""
+    """Return how many rows each level has, from the leaves to the top."""
     return _rows_by_level(tree.capacity, tree.fan_out)
 
 
 def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
-    """Return the `(sum, least, largest)` of all nodes of rows of a level: `float32[..., 3, fan_out]`."""
+    """Return rows of a level, at indices of any shape, as `(sum, least, largest)`: `float32[..., 3, fan_out]`."""
     if level == 0:
         return leaf_stats(masses(tree, 0, row))
     if not _is_stored(tree, level):
@@ -158,7 +166,7 @@ def row_stats(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
 
 
 def masses(tree: SegmentTree, level: int, row: jax.Array) -> jax.Array:
-    """Return only the sums of `row_stats`, without reading the rest."""
+    """Return only the sums of rows of a level: `float32[..., fan_out]`."""
     if level == 0:
         rows = tree.leaves.reshape(-1, tree.fan_out).at[row].get(mode="clip")
         return keep(rows) if row.size == 1 else rows  # see `read`
@@ -186,22 +194,22 @@ def _rows_by_level(capacity: int, fan_out: int) -> list[int]:
 
 
 def _first_top_level(num_rows: list[int]) -> int:
-    """Return the first level whose rows summarize a level of few rows."""
+    """Return the lowest level that holds the parents of a small level."""
     return next((level for level, rows in enumerate(num_rows[:-1], 1) if rows <= SMALL_LEVEL), 1)
 
 
 def first_small_level(tree: SegmentTree) -> int:
-    """Return the lowest level of so few rows that it is summarized as a whole."""
+    """Return the lowest small level: one of at most `SMALL_LEVEL` rows."""
     return _first_top_level(rows_by_level(tree)) - 1
 
 
 def _is_stored(tree: SegmentTree, level: int) -> bool:
-    """Tell whether a level is kept, or computed for those who ask."""
+    """Return whether a level is stored; if not, it is computed when it is needed."""
     return not tree.is_wide or level < _first_top_level(rows_by_level(tree))
 
 
 def level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
-    """Return the array that holds a level above the leaves, and the row at which the level begins there."""
+    """Return the array that holds a level of parents, and the row at which the level begins in it."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
     if level < first_top:
@@ -210,12 +218,12 @@ def level_of_parents(tree: SegmentTree, level: int) -> tuple[jax.Array, int]:
 
 
 def leaf_stats(leaves: jax.Array) -> jax.Array:
-    """Return leaves `[..., M]` as nodes `[..., 3, M]`."""
+    """Return leaves `[..., M]` as `(sum, least, largest)` of one leaf each: `[..., 3, M]`."""
     return jnp.stack([leaves, jnp.where(leaves > 0, leaves, jnp.inf), leaves], axis=-2)
 
 
 def recompute_parents(tree: SegmentTree, rows: jax.Array) -> SegmentTree:
-    """Recompute everything above the given leaf rows."""
+    """Recompute all parents above the given rows of leaves."""
     num_rows = rows_by_level(tree)
     first_top = _first_top_level(num_rows)
     for level in range(1, first_top):

@@ -1,12 +1,12 @@
-"""Where rows are kept: a ring of time, one column an environment, and what lies beside it.
+"""Where rows are stored: a ring over time with a column for each environment, and layers beside it.
 
-ring.py       the ring: positions, rows and slots, as arithmetic on two cursors
-rows.py       how rows lie in memory: leaves apart, or packed into words
+ring.py       the ring: positions, ages, rows and slots, as arithmetic on a head and a size
+rows.py       how rows are laid out in memory: each leaf in its own array, or packed into words
 reader.py     how views read rows
 storage.py    a ring together with its layers, which are:
-frames.py     observations kept once
+frames.py     stacked observations of which each frame is stored once
 episodes.py   where episodes begin and end
-returns.py    the returns of their steps
+returns.py    the return of each step of an episode
 """
 
 from jaxrl_buffers.storage.frames import Frames

@@ -1,12 +1,20 @@
-"""Starts whose samples fit into one episode: how many there are, and where the one of a given number is.
+"""Starts whose samples lie in one episode: how many there are, and where the start of a given number is.
 
-A start fits if the rows that its sample needs belong to its own episode. That is known when the last of them is
-written; there the starts are counted, so that the difference of two counts is the number of starts in between:
+Some views need `fit` more rows of the start's own episode. Whether a start has them is known when the last of these
+rows is written. So starts are counted there: `before[row]` is how many starts had their last row before this row, since
+the ring was made. Then differences count the starts in between:
 
-    starts from the row of age a on = total - before[row of age a - fit]
+    starts of age a or less = total - before[row of age a - fit]
 
-where `fit` is how many rows must follow a start. Part of the episode index, kept only if the view asks for it. Cost: a
-count is one read an environment, to find a start takes `log2(T)` reads.
+Here is an example of one environment, with `fit = 2`, `total = 4`, and a bar at the end of an episode:
+
+    row                        0   1   2   3 | 4   5   6   7
+    is a start                 *   *           *   *
+    is the last row of one             *   *           *   *
+    `before`                   0   0   0   1   2   2   2   3
+
+The counts are part of the episode index, and exist only if the view needs them. Cost: to count takes one read for each
+environment, to find a start takes `log2(T)` reads.
 """
 
 from __future__ import annotations
@@ -24,26 +32,26 @@ from jaxrl_buffers.types import View, Window
 
 
 class Fit(NamedTuple):
-    """Which starts count: every `stride`-th row, if `lookahead` rows of its own episode follow it."""
+    """Which rows are starts: those at a multiple of `stride` that `lookahead` rows of their own episode follow."""
 
     lookahead: int
     stride: int
 
 
 class Fits(NamedTuple):
-    """Counts of starts that fit; they may overflow, for only differences matter."""
+    """Counts of starts; they may overflow, because only their differences are used."""
 
-    before: jax.Array  # int32[T, N]: of samples that end before each row
-    total: jax.Array  # int32[N]: of samples that end at any row
+    before: jax.Array  # int32[T, N]: how many samples had their last row before this one
+    total: jax.Array  # int32[N]: how many samples have had their last row so far
 
 
 def are_needed(view: View) -> bool:
-    """Tell whether samples of a view must lie in one episode."""
+    """Return whether the samples of a view must lie in one episode."""
     return any_says("within_episode", view)
 
 
 def are_counted(storage: Ring) -> bool:
-    """Tell whether a ring counts the starts that fit."""
+    """Return whether a ring keeps these counts."""
     return isinstance(getattr(storage.episodes, "fits", ()), Fits)
 
 
@@ -53,13 +61,13 @@ def init(shape: tuple[int, int]) -> Fits:
 
 
 def record(fits: Fits, fit: Fit, position: jax.Array, length: jax.Array, row: jax.Array, env: jax.Array) -> Fits:
-    """Count the starts whose samples end at rows written to `(row, env)`; outside the ring nothing is written.
+    """Return the counts after rows were written to `(row, env)`; entries outside the ring are left out.
 
     Args:
         fits: the counts before.
-        fit: which starts count.
-        position: `int32[K, E]`, of each row.
-        length: `int32[K, E]`: how many rows its episode has had up to it.
+        fit: which rows are starts.
+        position: `int32[K, E]`, the position of each row.
+        length: `int32[K, E]`, how many rows its episode has up to this one.
         row: `int32[K, E]`.
         env: `int32[K, E]`.
     """
@@ -73,14 +81,14 @@ def record(fits: Fits, fit: Fit, position: jax.Array, length: jax.Array, row: ja
 
 
 def count_by_env(storage: Ring, window: Window) -> jax.Array:
-    """Count the starts of each environment inside a window: `int32[N]`."""
+    """Count the starts of each environment in a window: `int32[N]`."""
     env = jnp.arange(ring.shape(storage)[1], dtype=jnp.int32)
     newest, oldest = (jnp.broadcast_to(age, env.shape) for age in (window.newest, window.oldest))
     return jnp.where(newest < oldest, _count_to(storage, window, oldest - 1, env), 0)
 
 
 def age_of_number(storage: Ring, window: Window, number: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the age of the start with the given number, newest first, within its environment."""
+    """Return the age of start `number` of its environment, where 0 is the newest start in the window."""
     newest, oldest = (jnp.broadcast_to(ring.of_env(age, env), env.shape) for age in (window.newest, window.oldest))
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -93,7 +101,7 @@ def age_of_number(storage: Ring, window: Window, number: jax.Array, env: jax.Arr
 
 
 def _count_to(storage: Ring, window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
-    """Count the starts from the newest one to that of the given age."""
+    """Count the starts of the window whose age is at most `age`."""
     fits, last = storage.episodes.fits, ring.shape(storage)[0] - 1
     row = ring.row_of_age(storage, jnp.clip(age - window.fit, 0, last), env)
     return fits.total.at[env].get(mode="clip") - fits.before.at[row, env].get(mode="clip")

@@ -1,4 +1,4 @@
-"""Rows in the layout for CPUs: an array for every leaf."""
+"""`Leaves`: the layout of rows for CPUs, in which each leaf of a row has its own array."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
 from jaxrl_buffers._fields import named_field, with_field
 from jaxrl_buffers._xla import keep, set_at, set_row
+from jaxrl_buffers.component import Component
 from jaxrl_buffers.types import PyTree
 
 
-class Leaves(struct.PyTreeNode):
-    """An array for every leaf of a row."""
+class Leaves(Component):
+    """One array for each leaf of a row."""
 
     tree: PyTree  # leaves [T, N, ...]
 
@@ -47,29 +47,30 @@ class Leaves(struct.PyTreeNode):
         return [jax.tree.map(lambda leaf: leaf[step], rows) for step in range(len(index))]  # noqa: B023
 
     def unpack(self, step: PyTree) -> PyTree:
-        """Return the rows of one step as they are."""
+        """Return the rows of one step: they are leaves already."""
         return step
 
     def select(self, steps: list[PyTree], number: jax.Array | int, index: jax.Array) -> PyTree:
-        """Read one of the steps of each sample again: then only what is used of it is read at all."""
+        """Read step `number[B]` of each sample again; the compiler drops the leaves that the caller does not use."""
         return self.read(index)
 
     @property
     def stored_leaves(self) -> PyTree:
-        """The leaves `[T, N, ...]`, for a checkpoint."""
+        """The leaves for a checkpoint."""
         return self.tree
 
     def with_tree(self, tree: PyTree) -> Leaves:
-        """Return other rows in the same layout."""
+        """Return rows in the same layout that hold the given leaves."""
         return Leaves(tree)
 
     def write(self, chunk: PyTree, row: jax.Array | int, length: int) -> Leaves:
-        """Write a chunk `[K, N, ...]`, as at most two contiguous writes a leaf."""
+        """Write a chunk `[K, N, ...]`, by at most two slice updates for each leaf."""
         return Leaves(jax.tree.map(lambda leaf, new: write_rows(leaf, new, row, length), self.tree, chunk))
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Leaves:
         """Write rows `[K, E, ...]` to distinct places."""
-        index = row.reshape(-1), env.reshape(-1)  # not one flat index: for that, XLA would lay some arrays out anew
+        # Two indices: with a flat one, XLA would copy some arrays into another layout.
+        index = row.reshape(-1), env.reshape(-1)
 
         def write(leaf: jax.Array, new: jax.Array) -> jax.Array:
             return set_at(leaf, index, new.reshape(-1, *new.shape[2:]))
@@ -77,13 +78,13 @@ class Leaves(struct.PyTreeNode):
         return Leaves(jax.tree.map(write, self.tree, rows))
 
     def set_field(self, name: str, values: jax.Array, row: jax.Array, env: jax.Array) -> Leaves:
-        """Change one field of the rows at distinct places `[E]`; the arrays of the others are passed on."""
+        """Change one field of the rows at distinct places `[E]`; the arrays of other fields stay as they are."""
         field = named_field(self.tree, name).at[row, env].set(values, mode="drop")
         return Leaves(with_field(self.tree, name, field))
 
 
 def write_rows(leaf: jax.Array, new: jax.Array, row: jax.Array | int, length: int) -> jax.Array:
-    """Write `new` at `row` of a ring in the first `length` rows, going on at row 0 behind its end."""
+    """Write `new` to rows `row, row + 1, ...` of an array; after row `length - 1` comes row 0."""
     num_rows = new.shape[0]
     if num_rows == 1:
         return set_row(leaf, new, row)
@@ -92,10 +93,15 @@ def write_rows(leaf: jax.Array, new: jax.Array, row: jax.Array | int, length: in
 
 
 def write_wrapped(array: jax.Array, new: jax.Array, start: jax.Array, overhang: jax.Array) -> jax.Array:
-    """Write `new` from `start + overhang` on, of which the last `overhang` entries go to the begin of the array.
+    """Write `new` from `start + overhang` on; its last `overhang` entries go to the front of the array.
 
-    `dynamic_update_slice` clamps its start, so a chunk that wraps is rolled by the overhang: its first part then ends
-    at the ring's end and its last part stands at the beginning, and each write keeps the other entries as they were.
+    `dynamic_update_slice` clamps its start. So a chunk that wraps is rolled by the overhang, and written twice: at the
+    end of the ring, where its last entries are masked out, and at the front, where only these are written. An example
+    of six rows, in which `a b c` is to be written from row 5 on, so that `start` is 3 and `overhang` is 2:
+
+        rolled             b c a
+        at row 3     . . . . . a
+        at row 0     b c . . . a
     """
     size = new.shape[0]
     rolled = jnp.roll(new, overhang, axis=0)

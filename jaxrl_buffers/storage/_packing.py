@@ -1,15 +1,20 @@
-"""Rows as 32-bit words: every leaf of a row, of any shape and dtype, packed into one vector and back, bit for bit.
+"""Rows as 32-bit words: all leaves of a row, of any shape and dtype, packed into one vector and back, bit for bit.
 
-Elements of one width are joined first. Narrow ones are packed in planes: byte `i` of word `w` is element
-`i * num_words + w`, so that packing is a few shifts of whole vectors and never a change of shape within a word:
+Leaves are grouped by the width of their elements, and each group is concatenated into `E` elements:
 
-    8 bytes   two words an element: all low words, then all high ones
+    8 bytes   two words an element: all low words, then all high words
     4 bytes   one word an element
     2 bytes   two elements a word
     1 byte    four elements a word
 
-Why planes (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51; pack 128 rows, write and gather 256 of them):
-`lax.bitcast_convert_type` between widths took 20k cycles and 11 kernels instead of 15k and 8.
+Narrow elements are packed in planes: byte `i` of word `w` is element `i * num_words + w`. Packing is then a few shifts
+of whole vectors, with no change of shape within a word. An example of eight bytes in two words, lowest byte first:
+
+    elements   a b c d e f g h
+    words      a c e g,  b d f h
+
+Why planes (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51; pack 128 rows, write them, gather 256): with
+`lax.bitcast_convert_type` between widths it was 20k cycles on a TPU and 11 kernels on a GPU, with planes 15k and 8.
 """
 
 from __future__ import annotations
@@ -23,32 +28,32 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-WIDTHS: tuple[int, ...] = (8, 4, 2, 1)  # bytes of an element, in the order in which they lie in a row
+WIDTHS: tuple[int, ...] = (8, 4, 2, 1)  # bytes of an element, in the order of the groups in a row
 
 
 class Element(NamedTuple):
     """One leaf of a row."""
 
     shape: tuple[int, ...]
-    dtype: Any  # a NumPy dtype, or that of typed PRNG keys
+    dtype: Any  # a NumPy dtype, or the dtype of typed PRNG keys
 
 
 class Form(NamedTuple):
-    """What a vector of words holds; hashable, so that it can be static."""
+    """What a vector of words holds. It is hashable, so it can be a static argument."""
 
     elements: tuple[Element, ...]
-    num_words: int  # those behind the last one that is used are zero
+    num_words: int  # the width; words after the last leaf are zero
 
 
 def form_of(elements: Sequence[Element], multiple: int = 1) -> Form:
-    """Return the form of rows of the given leaves, whose width is rounded up to a multiple if it exceeds one."""
+    """Return the form of rows with the given leaves; a width above `multiple` is rounded up to a multiple of it."""
     counts = _counts(elements)
     num_words = sum(-(-counts[width] * width // 4) for width in WIDTHS)
     return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > multiple else num_words)
 
 
 def pack(form: Form, leaves: Sequence[jax.Array], num_axes: int) -> jax.Array:
-    """Return rows as words `uint32[..., W]`; the leaves have `num_axes` axes in front of those of one row."""
+    """Return rows as words `uint32[..., W]`; the leaves have `num_axes` batch axes in front."""
     lead = leaves[0].shape[:num_axes]
     by_width: dict[int, list[jax.Array]] = {width: [] for width in WIDTHS}
     for leaf, element in zip(leaves, form.elements, strict=True):
@@ -89,14 +94,14 @@ def _key_shape(dtype: Any) -> tuple[int, ...]:
 
 
 def _width(element: Element) -> int:
-    """Return the bytes of one of the numbers that a leaf is stored as."""
+    """Return how many bytes each number has as which a leaf is stored: half a complex number, a word of a key."""
     if _is_key(element.dtype):
         return 4
     return element.dtype.itemsize // 2 if _is_complex(element.dtype) else element.dtype.itemsize
 
 
 def _bit_shape(element: Element) -> tuple[int, ...]:
-    """Return the shape of the numbers that a leaf is stored as."""
+    """Return the shape of these numbers: complex numbers and keys have one axis more than the leaf."""
     if _is_key(element.dtype):
         return (*element.shape, *_key_shape(element.dtype))
     return (2, *element.shape) if _is_complex(element.dtype) else element.shape
@@ -107,7 +112,7 @@ def _count(element: Element) -> int:
 
 
 def _counts(elements: Sequence[Element]) -> dict[int, int]:
-    """Return how many elements of each width a row has."""
+    """Return how many numbers of each width a row has."""
     counts = dict.fromkeys(WIDTHS, 0)
     for element in elements:
         counts[_width(element)] += _count(element)
@@ -115,7 +120,7 @@ def _counts(elements: Sequence[Element]) -> dict[int, int]:
 
 
 def _bits(leaf: jax.Array, element: Element) -> jax.Array:
-    """Return a leaf as unsigned integers of its own width."""
+    """Return the bits of a leaf as unsigned integers of the same width."""
     if _is_key(element.dtype):
         return jax.random.key_data(leaf)
     if _is_complex(element.dtype):
@@ -123,18 +128,18 @@ def _bits(leaf: jax.Array, element: Element) -> jax.Array:
         leaf = jnp.stack([leaf.real, leaf.imag], axis=axis)
     if leaf.dtype == jnp.bool_:
         return leaf.astype(jnp.uint8)
-    if _is_packed_integer(leaf.dtype):
+    if _is_small_integer(leaf.dtype):
         return lax.bitcast_convert_type(leaf.astype(jnp.int8), jnp.uint8)
     return lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
 
 
 def _value(bits: jax.Array, element: Element) -> jax.Array:
-    """Return the leaf that integers stand for."""
+    """Return the leaf that has these bits: the inverse of `_bits`."""
     if _is_key(element.dtype):
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(jnp.zeros((), element.dtype)))
     if element.dtype == jnp.bool_:
         return bits.astype(jnp.bool_)
-    if _is_packed_integer(element.dtype):
+    if _is_small_integer(element.dtype):
         return lax.bitcast_convert_type(bits, jnp.int8).astype(element.dtype)
     if not _is_complex(element.dtype):
         return lax.bitcast_convert_type(bits, element.dtype)
@@ -143,13 +148,13 @@ def _value(bits: jax.Array, element: Element) -> jax.Array:
     return lax.complex(*(lax.index_in_dim(parts, part, axis, keepdims=False) for part in (0, 1)))
 
 
-def _is_packed_integer(dtype: Any) -> bool:
-    """Tell whether a dtype is an integer of fewer than eight bits, which JAX holds one a byte."""
+def _is_small_integer(dtype: Any) -> bool:
+    """Return whether a dtype is an integer of fewer than eight bits; JAX stores each of them in a byte."""
     return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8
 
 
 def _join(parts: list[jax.Array], width: int) -> list[jax.Array]:
-    """Return unsigned integers `[..., E]` of one width as words."""
+    """Concatenate unsigned integers `[..., E]` of one width, and return them as words."""
     if width == 4:
         return parts
     bits = jnp.concatenate(parts, axis=-1)
@@ -165,7 +170,7 @@ def _join(parts: list[jax.Array], width: int) -> list[jax.Array]:
 
 
 def _cut(words: jax.Array, width: int) -> jax.Array:
-    """Return words as unsigned integers `[..., E]`; behind the last that was joined come zeros."""
+    """Return words as unsigned integers of one width `[..., E]`, with zeros after the last one that was joined."""
     if width == 4:
         return words
     if width == 8:

@@ -1,4 +1,4 @@
-"""Rows in the layout for GPUs and TPUs: the leaves of a row packed into one vector of words."""
+"""`Words`: the layout of rows for GPUs and TPUs, in which the leaves of a row are packed into one vector."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
 from jaxrl_buffers._fields import with_field
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage._leaves import write_wrapped
 from jaxrl_buffers.storage._packing import Element, Form, form_of, pack, unpack
 from jaxrl_buffers.types import PyTree
 
-LARGE = 1024  # words; a leaf of so many has an array of its own, so that those who do not ask for it need not read it
-BLOCK_WORDS = 2**22  # so many are packed at once when rows come from a checkpoint
+LARGE = 1024  # words; a leaf of this size or more has its own array, so that programs without use for it do not read it
+BLOCK_WORDS = 2**22  # how many words are packed at once when rows are restored from a checkpoint
 
 
-class Words(struct.PyTreeNode):
-    """All leaves of a row side by side in one array, and large leaves in arrays of their own."""
+class Words(Component):
+    """One array for all small leaves of a row, and an array of its own for each large leaf."""
 
-    arrays: tuple[jax.Array, ...]  # uint32[T * N, W] each
-    forms: tuple[Form, ...] = struct.field(pytree_node=False)  # what each array holds
-    groups: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)  # the numbers of its leaves
-    treedef: Any = struct.field(pytree_node=False)  # of one row
-    length: int = struct.field(pytree_node=False)  # T
+    arrays: tuple[jax.Array, ...]  # uint32[T * N, W] each, with its own W
+    forms: tuple[Form, ...] = field(static=True)  # how the leaves of each array are packed
+    groups: tuple[tuple[int, ...], ...] = field(static=True)  # which leaves of a row each array holds
+    treedef: Any = field(static=True)  # the structure of one row
+    length: int = field(static=True)  # T
 
     @staticmethod
     def empty(structure: PyTree, shape: tuple[int, int], multiple: int) -> Words:
-        """Return rows of zeros; the width of an array is rounded up to a multiple if it exceeds one."""
+        """Return rows of zeros of shape `(T, N)`; widths above `multiple` words are rounded up to multiples of it."""
         leaves, treedef = jax.tree.flatten(structure)
         elements = [Element(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
         sizes = [form_of([element]).num_words for element in elements]
@@ -61,21 +61,21 @@ class Words(struct.PyTreeNode):
         return self.unpack(list(shaped))
 
     def read(self, index: jax.Array) -> PyTree:
-        """Return the rows at indices of any shape, all leaves of a row by one gather."""
+        """Return the rows at indices of any shape, by one gather for each array."""
         return self.unpack([_gather(words, index) for words in self.arrays])
 
     def read_steps(self, index: list[jax.Array]) -> list[list[jax.Array]]:
-        """Return the rows at `index[B]` of each step: `uint32[B, W]` of each array."""
+        """Return the words `uint32[B, W]` of each array, for each step, at `index[B]`."""
         arrays = [jnp.split(_gather(words, jnp.concatenate(index)), len(index)) for words in self.arrays]
         return [list(step) for step in zip(*arrays, strict=True)]
 
     def unpack(self, step: list[jax.Array]) -> PyTree:
-        """Return the rows that words `[..., W]` of each array hold."""
+        """Return the rows of which `step` has the words: `uint32[..., W]` for each array."""
         leaves = [leaf for form, words in zip(self.forms, step, strict=True) for leaf in unpack(form, words)]
         return self._unflatten(leaves)
 
     def select(self, steps: list[list[jax.Array]], number: jax.Array | int, index: jax.Array) -> PyTree:
-        """Return one of the steps of each sample: of small arrays out of what was read, of large ones by a gather."""
+        """Return step `number[B]` of each sample: from the words of small arrays, by a gather from large ones."""
         chosen = [
             _gather(words, index) if words.shape[1] >= LARGE else _step(read, number)
             for words, *read in zip(self.arrays, *steps, strict=True)
@@ -84,12 +84,12 @@ class Words(struct.PyTreeNode):
 
     @property
     def stored_leaves(self) -> PyTree:
-        """The leaves `[T, N, ...]`, for a checkpoint: each one is unpacked only when its value is asked for."""
+        """The leaves for a checkpoint: each is unpacked when its `value()` is called."""
         packed = (PackedLeaf(self, *place) for place in _places(self.forms))
         return self._unflatten(list(packed))
 
     def with_tree(self, tree: PyTree) -> Words:
-        """Return other rows in the same layout, packed in blocks, so that little more memory is needed."""
+        """Return rows in the same layout that hold the given leaves; packed in blocks, to save memory."""
         leaves, num_axes = jax.tree.leaves(tree), self.arrays[0].ndim
         arrays = tuple(jnp.zeros(array.shape, jnp.uint32) for array in self.arrays)
         num_rows = max(1, BLOCK_WORDS // max(1, math.prod(self.shape[1:]) * sum(form.num_words for form in self.forms)))
@@ -99,7 +99,7 @@ class Words(struct.PyTreeNode):
         return self.replace(arrays=arrays)
 
     def write(self, chunk: PyTree, row: jax.Array | int, length: int) -> Words:
-        """Write a chunk `[K, N, ...]`, as at most two contiguous writes an array."""
+        """Write a chunk `[K, N, ...]`, by at most two slice updates for each array."""
         _, num_envs = self.shape
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         leaves = [leaf.reshape(num_rows * num_envs, *leaf.shape[2:]) for leaf in jax.tree.leaves(chunk)]
@@ -116,7 +116,7 @@ class Words(struct.PyTreeNode):
         return self.replace(arrays=arrays)
 
     def set_field(self, name: str, values: jax.Array, row: jax.Array, env: jax.Array) -> Words:
-        """Change one field of the rows at distinct places `[E]`, by writing these rows anew."""
+        """Change one field of the rows at distinct places `[E]`: the whole rows are read and written again."""
         rows = with_field(self.read(row * self.shape[1] + env), name, values)
         return self.write_at(jax.tree.map(lambda leaf: leaf[None], rows), row[None], env[None])
 
@@ -127,7 +127,7 @@ class Words(struct.PyTreeNode):
         ]
 
     def _unflatten(self, leaves: list[Any]) -> PyTree:
-        """Return a row of leaves, which come in the order of the groups."""
+        """Return a row, given its leaves in the order of the groups."""
         order = [number for group in self.groups for number in group]
         return jax.tree.unflatten(
             self.treedef, [leaf for _, leaf in sorted(zip(order, leaves, strict=True), key=lambda pair: pair[0])]
@@ -135,31 +135,31 @@ class Words(struct.PyTreeNode):
 
 
 class PackedLeaf(NamedTuple):
-    """One leaf of packed rows."""
+    """One leaf of all rows, which is unpacked on request."""
 
     rows: Words
-    array: int  # the number of the array that holds it
-    number: int  # among the leaves of that array
+    array: int  # the number of the array that holds the leaf
+    number: int  # which leaf of that array it is
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of all rows: `[T, N, ...]`, with axes of vmapped states in front."""
+        """`[T, N, ...]`, after the axes of a vmapped state, if any."""
         lead = self.rows.arrays[0].shape[:-2]
         return (*lead, *self.rows.shape, *self.rows.forms[self.array].elements[self.number].shape)
 
     @property
     def dtype(self) -> Any:
-        """That of the leaf."""
+        """The dtype of the leaf."""
         return self.rows.forms[self.array].elements[self.number].dtype
 
     def value(self) -> jax.Array:
-        """Return the leaf of all rows."""
+        """Unpack the leaf."""
         unpacked = _unpack_one(self.rows.forms[self.array], self.number, self.rows.arrays[self.array])
         return unpacked.reshape(self.shape)
 
 
 def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
-    """Return the array and the number in it of every leaf, in the order of the groups."""
+    """Return `(array, number)` of every leaf, as in `PackedLeaf`, in the order of the groups."""
     return [(array, number) for array, form in enumerate(forms) for number in range(len(form.elements))]
 
 
@@ -170,7 +170,7 @@ def _unpack_one(form: Form, number: int, words: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _write_packed(rows: Words, block: list[jax.Array], start: int) -> tuple[jax.Array, ...]:
-    """Write leaves `[..., K, N, ...]` from the flat index `start` on; return the arrays."""
+    """Pack leaves `[..., K, N, ...]` and write them from flat index `start` on; return the arrays."""
     num_axes = rows.arrays[0].ndim
     new = (words.reshape(*words.shape[: num_axes - 2], -1, words.shape[-1]) for words in rows._pack(block, num_axes))
     return tuple(
@@ -185,7 +185,7 @@ def _gather(words: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _step(steps: Sequence[jax.Array], number: jax.Array | int) -> jax.Array:
-    """Return the rows `[B, W]` of the given numbers out of several steps."""
+    """Return step `number[B]` of each sample, given the words `[B, W]` of all steps."""
     if isinstance(number, int):
         return steps[number]
     chosen = steps[0]
@@ -197,7 +197,7 @@ def _step(steps: Sequence[jax.Array], number: jax.Array | int) -> jax.Array:
 def _write_block(
     words: jax.Array, new: jax.Array, row: jax.Array | int, num_rows: int, num_envs: int, length: int
 ) -> jax.Array:
-    """Write `new[K * N, W]` from a row on, going on at row 0 behind the first `length` rows."""
+    """Write `new[K * N, W]` to rows `row, row + 1, ...`; after row `length - 1` comes row 0."""
     if num_rows == 1:
         return lax.dynamic_update_slice_in_dim(words, new, row * num_envs, axis=0)
     start = jnp.minimum(row, length - num_rows)

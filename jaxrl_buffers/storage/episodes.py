@@ -1,12 +1,28 @@
 """The episode index: where the episode of any stored row begins and ends, in constant time.
 
-Rows are numbered by the episode that they belong to, and a table by episode number holds what is known of each one:
+Every row has the number of its episode, and a table says for each number where that episode lies. An example of one
+environment and a ring of `T = 7` rows, which holds the positions 2 to 8; a bar marks the end of an episode:
 
-    begin age = last age + length - 1,   end age = last age
+    position          2   3   4 | 5   6 | 7   8
+    `number`          0   0   0   1   1   2   2
 
-Numbers count modulo `T`: the stored episodes have consecutive numbers and at least one row each, so no two of them
-share one. A write touches only the rows and the episodes of its chunk; forgetting rows touches nothing, because every
-answer is an age, and what is too old is not stored. No step is ever looked at again when an episode ends.
+    `table`           of episode 0       1       2
+    `last`                       4       6       8      the position of its newest row
+    `length`                     4       2       2      its rows so far, overwritten ones included
+    `zero`                       4      -1      -1      the position of its last row with a discount of zero
+
+The age of a row is the number of rows written after it. It answers all questions:
+
+    end age = age of `last`,   begin age = end age + `length` - 1
+
+Here episode 0 begins at age 4 + 4 - 1 = 7. That is not below the 7 rows which are stored, so its first row, at position
+1, has been overwritten.
+
+Numbers count modulo `T`. The stored episodes have consecutive numbers and at least one stored row each, so there are at
+most `T` of them, and no two share a number.
+
+Cost: a write changes the entries of its own rows and of their episodes. An end changes nothing of the rows before it.
+Overwritten and dropped rows need no change either, because their ages show that they are not stored.
 """
 
 from __future__ import annotations
@@ -15,90 +31,89 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
 from jaxrl_buffers._fields import check_fields
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage import _fits as fits
-from jaxrl_buffers.storage import _handles as handles
 from jaxrl_buffers.storage import returns, ring
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.storage.ring import Break, Chunk, Ring
 from jaxrl_buffers.types import Handle, PyTree
 
-FAR = ring.POSITION_LIMIT  # longer ago than anything that is stored; sums of it and an age fit in int32
+FAR = ring.POSITION_LIMIT  # an age above that of any stored row; FAR plus an age still fits in int32
 
 
 def index_of(storage: Ring) -> EpisodeIndex:
-    """Return the episode index of a ring; refuse one that has none."""
+    """Return the episode index of a ring, or raise an error if the ring has none."""
     if not isinstance(storage.episodes, EpisodeIndex):
-        raise ValueError("this state has no index of episodes; make its buffer anew and pass `keep_episodes=True`.")
+        raise ValueError("this state has no episode index; make a new buffer and state, and pass `keep_episodes=True`.")
     return storage.episodes
 
 
 class Table(NamedTuple):
-    """What is known of each episode, by its number."""
+    """Where each episode lies, indexed by its number."""
 
     last: jax.Array  # int32[T, N]: the position of its newest row
-    length: jax.Array  # int32[T, N]: how many rows it has had, at most FAR
-    zero: jax.Array  # int32[T, N]: the position of its last zero-discount row, -1 if none is stored
+    length: jax.Array  # int32[T, N]: its rows so far, overwritten ones included; at most FAR
+    zero: jax.Array  # int32[T, N]: the position of its last row with a discount of zero, -1 if none is stored
 
 
 class Open(NamedTuple):
-    """The episode that the next row of each environment belongs to."""
+    """The episode of each environment to which the next row will belong."""
 
     number: jax.Array  # int32[N]
-    length: jax.Array  # int32[N]: how many rows it has had; zero iff the newest row ended its episode
-    since_zero: jax.Array  # int32[N]: how many rows followed its last zero-discount row, FAR if there is none
+    length: jax.Array  # int32[N]: its rows so far; 0 iff the newest row ended an episode
+    since_zero: jax.Array  # int32[N]: its rows after the last one with a discount of zero, FAR if there is none
 
 
 class EpisodeIndex(NamedTuple):
-    """Everything that is remembered of episodes."""
+    """The state of the index."""
 
-    number: jax.Array  # int32[T, N]: of the episode of each row
-    table: Table
-    open: Open
-    returns: PyTree  # of the steps, if they are recorded
-    fits: PyTree = ()  # the starts of samples that lie in one episode, if the view asks for them
+    number: jax.Array  # int32[T, N]: the number of each row's episode
+    table: Table  # where the stored episodes lie
+    open: Open  # the episodes that go on
+    returns: PyTree  # the `Affine` maps of `EpisodicReturns`; () if returns are not recorded
+    fits: PyTree = ()  # the `Fits` of samples that must lie in one episode; () if the view has no such condition
 
 
 class Span(NamedTuple):
-    """Where episodes lie, by age."""
+    """The ages at which episodes begin and end."""
 
-    begin: jax.Array  # of the first row, stored or not
-    end: jax.Array  # of the newest row
-    zero: jax.Array  # of the last zero-discount row, FAR if none is stored
+    begin: jax.Array  # the age of the first row, stored or not
+    end: jax.Array  # the age of the newest row
+    zero: jax.Array  # the age of the last row with a discount of zero, FAR if none is stored
     is_ended: jax.Array  # bool
     begin_is_stored: jax.Array  # bool
 
 
 class Episode(NamedTuple):
-    """What the index knows about the episodes of stored rows; positions as in `Handle`."""
+    """Where the episodes of rows lie; positions count as those of `Handle` do."""
 
     begin: jax.Array  # the position of the first row, stored or not
-    end: jax.Array  # the position of the last row, of the newest one while the episode goes on
-    steps_to_end: jax.Array
-    last_zero: jax.Array  # the position of the last zero-discount row, -1 if none is stored
+    end: jax.Array  # the position of the last row, or of the newest one while the episode goes on
+    steps_to_end: jax.Array  # how many rows of the episode follow
+    last_zero: jax.Array  # the position of the last row with a discount of zero, -1 if none is stored
     begin_is_stored: jax.Array  # bool
     is_ended: jax.Array  # bool
-    is_stored: jax.Array  # bool: whether the row that was asked about is stored; else the rest is meaningless
+    is_stored: jax.Array  # bool: whether the row itself is stored; if not, all other fields are meaningless
 
 
-class Episodes(struct.PyTreeNode):
-    """The layer that keeps the index.
+class Episodes(Component):
+    """The layer of a storage that keeps the episode index.
 
     Args:
-        returns: record the returns of episodes' steps.
-        fit: which starts count as fitting into one episode.
-        is_wanted: whether some part asks for the index.
-        counts_fits: whether the starts that fit are counted.
+        returns: how returns are recorded; None records none.
+        fit: which starts have samples that lie in one episode.
+        is_wanted: whether the buffer or one of its parts needs the index.
+        count_fits: count the starts that `fit` describes.
     """
 
     returns: EpisodicReturns | None
-    fit: fits.Fit = struct.field(pytree_node=False)
-    is_wanted: bool = struct.field(pytree_node=False)
-    counts_fits: bool = struct.field(pytree_node=False)
+    fit: fits.Fit = field(static=True)
+    is_wanted: bool = field(static=True)
+    count_fits: bool = field(static=True)
 
     place = "episodes"
     lookback = 0
@@ -113,35 +128,35 @@ class Episodes(struct.PyTreeNode):
         table = Table(*(zeros(*shape) for _ in Table._fields))
         opened = Open(zeros(shape[1]), zeros(shape[1]), jnp.full(shape[1], FAR, jnp.int32))
         tree = () if self.returns is None else self.returns.init(structure, shape)
-        return EpisodeIndex(zeros(*shape), table, opened, tree, fits.init(shape) if self.counts_fits else ())
+        return EpisodeIndex(zeros(*shape), table, opened, tree, fits.init(shape) if self.count_fits else ())
 
     def kept(self, rows: PyTree) -> PyTree:
-        """Return rows as they are."""
+        """Return rows unchanged."""
         return rows
 
     def added(self, storage: Ring, structure: PyTree) -> PyTree:
-        """Return the structure as it is."""
+        """Return the structure unchanged."""
         return structure
 
     def record(self, before: Ring, chunk: Chunk) -> EpisodeIndex:
-        """Return the index after a chunk, given the ring as it was."""
+        """Return the index after a chunk was added, given the ring before that."""
         index, (length, num_envs) = before.episodes, ring.shape(before)
         row, env, position, is_written = ring.places(before, chunk)
         steps = returns.steps_of(chunk.rows, self.returns)
         ended = is_written & (steps.terminated | steps.truncated)
         opened = jax.tree.map(lambda leaf: leaf.at[chunk.env].get(mode="clip")[None], index.open)
         episode = _episodes_of_chunk(opened, ended, is_written & steps.is_zero, length)
-        # Of the rows of an episode, the last one in the chunk speaks for it, so no number is written twice.
+        # Only the last row of each episode in the chunk writes to the table, so no number is written twice. All other
+        # rows write to entry `T`, which does not exist.
         is_newest = jnp.arange(chunk.num_rows, dtype=jnp.int32)[:, None] == chunk.lengths[None] - 1
-        slot = jnp.where(ended | (is_written & is_newest), episode.number, length)
+        place = jnp.where(ended | (is_written & is_newest), episode.number, length)
         zero = ring.wrap(position - jnp.minimum(episode.since_zero, length), ring.modulus(before))
         entry = Table(position, episode.length, jnp.where(episode.since_zero < length, zero, -1))
-        table = jax.tree.map(lambda old, new: old.at[slot, env].set(new, mode="drop"), index.table, entry)
+        table = jax.tree.map(lambda old, new: old.at[place, env].set(new, mode="drop"), index.table, entry)
         after = _next_episode(episode, ended, length)
-        newest = jnp.maximum(chunk.lengths - 1, 0)[None]
         column = jnp.where(jnp.any(is_written, axis=0), chunk.env, num_envs)
         opened = jax.tree.map(
-            lambda old, new: old.at[column].set(jnp.take_along_axis(new, newest, axis=0)[0], mode="drop"),
+            lambda old, new: old.at[column].set(jnp.take_along_axis(new, chunk.newest[None], axis=0)[0], mode="drop"),
             index.open,
             after,
         )
@@ -153,14 +168,17 @@ class Episodes(struct.PyTreeNode):
         return EpisodeIndex(number, table, opened, tree, counts)
 
     def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
-        """Return a reader of rows with their returns, if these are recorded."""
+        """Return a reader of rows that adds their returns, if these are recorded."""
         recorded = self.returns
         if recorded is None or as_added:
             return reader
         return reader.map(lambda rows, row, env: recorded.attach(rows, _returns_of_rows(storage, recorded, row, env)))
 
     def mark_break(self, storage: Ring, broken: Break) -> EpisodeIndex:
-        """Close open episodes; their returns go on with the stored value of what follows, if there is one."""
+        """Return the index after open episodes were closed.
+
+        If a value is stored for bootstrapping, the returns of a closed episode go on with it.
+        """
         index, (length, num_envs) = storage.episodes, ring.shape(storage)
         opened = _next_episode(index.open, broken.where & (index.open.length > 0), length)
         tree = index.returns
@@ -176,10 +194,15 @@ class Episodes(struct.PyTreeNode):
 
 
 def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_rows: int) -> Open:
-    """Return the number, length so far and rows since the last zero discount of each row's episode, `[K, E]`."""
-    offset = jnp.arange(ended.shape[0], dtype=jnp.int32)[:, None]
-    # The offset of the first row of each row's episode; -1 where it began before the chunk.
-    begin = lax.cummax(jnp.where(jnp.roll(ended, 1, axis=0) & (offset > 0), offset, -1))
+    """Return the episode of each row `[K, E]` of a chunk, as it is right after that row and before its end counts.
+
+    Args:
+        opened: `[1, E]`, the open episodes before the chunk.
+        ended: `bool[K, E]`, the rows that end an episode.
+        is_zero: `bool[K, E]`, the rows with a discount of zero.
+        num_rows: `T`.
+    """
+    offset, begin = ring.begin_of_episodes(ended)
     last_zero = lax.cummax(jnp.where(is_zero, offset, -1))
     length = offset + 1 + jnp.where(begin < 0, opened.length, -begin)
     since_before = jnp.where(begin < 0, opened.since_zero + offset + 1, FAR)
@@ -189,7 +212,7 @@ def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_r
 
 
 def _next_episode(episode: Open, ended: jax.Array, num_rows: int) -> Open:
-    """Return the episode of a row that would follow."""
+    """Return the episode to which the next row belongs: a new one where this one has ended."""
     return Open(
         ring.wrap(episode.number + ended, num_rows),
         jnp.where(ended, 0, episode.length),
@@ -198,7 +221,11 @@ def _next_episode(episode: Open, ended: jax.Array, num_rows: int) -> Open:
 
 
 def between(storage: Ring, newest: jax.Array, oldest: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of the oldest episode that has rows of ages `newest..oldest-1`, and how many have: `[N]`."""
+    """Find the episodes that have rows of the ages `newest..oldest-1`.
+
+    Returns:
+        `int32[N]`, the number of the oldest such episode, and `int32[N]`, how many there are.
+    """
     length, num_envs = ring.shape(storage)
     env = jnp.arange(num_envs, dtype=jnp.int32)
     rows = (ring.row_of_age(storage, jnp.clip(age, 0, length - 1), env) for age in (oldest - 1, newest))
@@ -207,12 +234,12 @@ def between(storage: Ring, newest: jax.Array, oldest: jax.Array) -> tuple[jax.Ar
 
 
 def count(storage: Ring) -> jax.Array:
-    """Count the stored episodes of each environment, whole or not: `int32[N]`."""
+    """Count the episodes of each environment that have stored rows: `int32[N]`."""
     return between(storage, jnp.zeros_like(storage.size), storage.size)[1]
 
 
 def of_number(storage: Ring, number: jax.Array, env: jax.Array) -> Span:
-    """Return where the episodes of the given numbers lie; meaningless for numbers of which no row is stored."""
+    """Return where the episodes of the given numbers lie; meaningless if no row of the episode is stored."""
     last, length, zero = (leaf.at[number, env].get(mode="clip") for leaf in storage.episodes.table)
     end = ring.age_of_position(storage, last, env)
     begin = end + length - 1
@@ -230,16 +257,16 @@ def of_rows(storage: Ring, row: jax.Array, env: jax.Array) -> Span:
 def _returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, env: jax.Array) -> jax.Array:
     """Return the episodic returns of stored rows, for indices of any common shape."""
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
-    # With bootstrapping, every end settles its episode.
+    # A return is known from a discount of zero on. With bootstrapping, every end of an episode settles it too.
     is_settled = (age >= span.zero) | (span.is_ended & (recorded.bootstrap is not None))
     return recorded.read(storage.episodes.returns, ring.shape(storage)[0], row, env, is_settled)
 
 
 @jax.jit
 def describe(storage: Ring, handle: Handle) -> Episode:
-    """Return what is known about the episodes of the rows that handles of any shape name."""
+    """Return where the episodes of rows lie, given handles of any shape."""
     index_of(storage)
-    slots, is_stored = handles.locate(storage, handle)
+    slots, is_stored = ring.locate(storage, handle)
     row, env = ring.unravel(storage, jnp.where(is_stored, slots, 0))
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
     begin, end, zero = (

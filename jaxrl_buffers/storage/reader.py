@@ -1,4 +1,4 @@
-"""How views read rows, whatever storage they lie in."""
+"""`Reader`: how views read rows, in whatever way these are stored."""
 
 from __future__ import annotations
 
@@ -12,41 +12,45 @@ from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import PyTree
 
-Change = Callable[[PyTree, jax.Array, jax.Array], PyTree]  # from (rows, row, env) to other rows
-# Tells of stored rows (row, env) whether one of their fields, or all of them (None), can still be read.
+Change = Callable[[PyTree, jax.Array, jax.Array], PyTree]  # (rows, row, env) -> changed rows
+# (row, env, field) -> whether that field of stored rows can still be read; a field of None means all fields.
 Complete = Callable[[jax.Array, jax.Array, str | None], jax.Array]
 
 
 class Reader(NamedTuple):
-    """Reads rows of a ring, as they were added and with all that is known of them."""
+    """Reads rows of a ring, and applies `changes` to what it read, in their order.
+
+    Layers of the storage put back what they store apart, such as observations. Views change rows too, such as their
+    goals in hindsight.
+    """
 
     ring: Ring
     changes: tuple[Change, ...] = ()
-    complete: Complete | None = None
+    complete: Complete | None = None  # None: all fields of stored rows can be read
 
     def read(self, row: jax.Array, env: jax.Array) -> PyTree:
         """Return the rows at indices of any common shape."""
         return self._changed(ring.read(self.ring, row, env), row, env)
 
     def steps(self, row: jax.Array, env: jax.Array, num_steps: int) -> Steps:
-        """Return what follows from each of the rows `[B]` on, that one included."""
+        """Read `num_steps` consecutive rows of each sample, of which the rows `[B]` are the first."""
         rows = [self.later(row, step) if step else row for step in range(num_steps)]
         index = [one * ring.shape(self.ring)[1] + env for one in rows]
         return Steps(self, rows, env, self.ring.rows.read_steps(index))
 
     def map(self, change: Change) -> Reader:
-        """Return a reader of changed rows; the stored ones stay as they are."""
+        """Return a reader that also applies `change` to rows; what is stored does not change."""
         return self._replace(changes=(*self.changes, change))
 
     def is_complete(self, row: jax.Array, env: jax.Array, field: str | None = None) -> jax.Array:
-        """Tell which stored rows can still be read whole, or of which one named field can."""
+        """Return whether stored rows can still be read: one named field, or by default all fields."""
         return jnp.ones(row.shape, bool) if self.complete is None else self.complete(row, env, field)
 
     def oldest(self, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
         """Return `num_rows` rows of every environment, `start` rows after the oldest one.
 
         Returns:
-            Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]` telling which are stored whole.
+            Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]`: which rows are stored and complete.
         """
         _, num_envs = ring.shape(self.ring)
         env = jnp.broadcast_to(jnp.arange(num_envs, dtype=jnp.int32)[None], (num_rows, num_envs))
@@ -58,19 +62,19 @@ class Reader(NamedTuple):
 
     @property
     def episodes(self) -> PyTree:
-        """The episode index; `episodes.of_rows(reader.ring, row, env)` asks it."""
+        """The episode index; `episodes.of_rows(reader.ring, row, env)` finds the episodes of rows."""
         return self.ring.episodes
 
     def locate(self, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the `(row, env)` of flat slots."""
+        """Return the `(row, env)` of slots."""
         return ring.unravel(self.ring, slots)
 
     def age(self, row: jax.Array, env: jax.Array) -> jax.Array:
-        """Return how many newer rows are stored."""
+        """Return how many newer rows the environment has."""
         return ring.age_of_row(self.ring, row, env)
 
     def later(self, row: jax.Array, steps: jax.Array | int) -> jax.Array:
-        """Return the row `steps` (at most `T`) after `row`."""
+        """Return the row that is `steps` after `row`; `steps` is at most `T`."""
         return ring.wrap(row + steps, ring.shape(self.ring)[0])
 
     def _changed(self, rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
@@ -80,25 +84,25 @@ class Reader(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The next rows of each of `B` samples, step by step."""
+    """Consecutive rows of `B` samples, step by step."""
 
     reader: Reader
-    rows: list[jax.Array]  # int32[B], of every step
+    rows: list[jax.Array]  # for each step, int32[B]: where its rows are
     env: jax.Array  # int32[B]
-    stored: list[Any]  # of every step, as `Rows.read_steps` returns them
+    stored: list[Any]  # for each step, its rows as `Rows.read_steps` returns them
 
     def each(self) -> list[PyTree]:
-        """Return all steps in order, leaves `[B, ...]`; for fields that are used of all of them."""
+        """Return the rows of every step, leaves `[B, ...]`. Use it for fields of which every step is needed."""
         unpack = self.reader.ring.rows.unpack
         return [self.reader._changed(unpack(one), self.rows[step], self.env) for step, one in enumerate(self.stored)]
 
     def at(self, number: jax.Array | int) -> PyTree:
-        """Return one step of each sample, the same or `number[B]`: leaves `[B, ...]`."""
+        """Return step `number[B]` of each sample, or one step for all: leaves `[B, ...]`."""
         storage, row = self.reader.ring, self.row_at(number)
         index = row * ring.shape(storage)[1] + self.env
         rows = storage.rows.select(self.stored, number, index)
         return self.reader._changed(rows, row, self.env)
 
     def row_at(self, number: jax.Array | int) -> jax.Array:
-        """Return the rows `[B]` of the steps with the given numbers."""
+        """Return where step `number[B]` of each sample is: `int32[B]`."""
         return self.rows[number] if isinstance(number, int) else self.reader.later(self.rows[0], number)

@@ -1,13 +1,23 @@
 """Discounted returns of whole episodes, `G_t = r_t + gamma d_t G_{t+1}`, known as soon as an episode has ended.
 
-A step is the affine map `G -> total + factor * G`, with `factor = gamma * discount`, and maps in a row compose:
+A step is the affine map `G -> total + factor * G`, with `total = r_t` and `factor = gamma * d_t`. The return of a row
+is the composition of the maps from that row to the end of its episode:
 
     (total, factor) then (total', factor') = (total + factor * total', factor * factor')
 
-Every row holds the composition of itself with what follows in its block of eight rows, every block with what follows
-in its block of blocks, and so on. A new row is appended to the compositions that reach up to it, eight a level; the
-return of any step is read off with one look a level. So nothing is filled in backwards when an episode ends, which
-would cost its length, and nothing is divided by a power of `gamma`: episodes of any length have finite returns.
+The compositions are kept in a tree over the rows of the ring, in which each node has eight children. Every node holds
+the composition from its own first row to the end of the block that it shares with its siblings:
+
+    level 0, rows          0-7  1-7  2-7  ...  7   |  8-15  9-15  ...  15  |  ...
+    level 1, blocks        0-63                       8-63                 |  ...
+    level 2, and so on
+
+As long as a block is being filled, "the end" is the newest row. A new row is composed onto all nodes that reach up to
+it, at most eight on each level. The return of a row reads one node on each level: from row 2 on these are rows 2-7,
+rows 8-63, and so on, once around the ring.
+
+So the end of an episode costs as much as any other row: nothing is filled in backwards. And nothing is divided by a
+power of `gamma`, so episodes of any length have finite returns.
 """
 
 from __future__ import annotations
@@ -17,26 +27,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import lax
 
-from jaxrl_buffers._checks import is_no_number, require_number, shown
+from jaxrl_buffers._checks import is_number, require_number, shown
 from jaxrl_buffers._fields import check_fields, field_at, named_field, with_field
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Scalar
 
-FAN_OUT = 8
-FIELD = "episodic_return"
+FAN_OUT = 8  # children of a node
+FIELD = "episodic_return"  # among the extras of a row
 
 
 class Steps(NamedTuple):
-    """What returns need to know of rows."""
+    """What the episode index and the returns need to know of rows."""
 
     terminated: jax.Array  # bool
     truncated: jax.Array  # bool
-    is_zero: jax.Array  # bool: nothing that follows counts
+    is_zero: jax.Array  # bool: the discount is zero, so nothing after the row counts
     reward: jax.Array
-    discount: jax.Array  # of what follows, without gamma
-    value: jax.Array  # of what follows a time limit
+    discount: jax.Array  # d_t, without gamma
+    value: jax.Array  # what follows is worth this much, where a time limit ends the episode
 
 
 class Affine(NamedTuple):
@@ -46,21 +56,23 @@ class Affine(NamedTuple):
     factor: jax.Array  # float32[...]
 
 
-class EpisodicReturns(struct.PyTreeNode):
-    """Record the discounted return of every step; batches carry it as `extras["episodic_return"]`.
+class EpisodicReturns(Component):
+    """Record the discounted return of every step; batches have it as `extras["episodic_return"]`.
 
-    A step has one as soon as a later step of its episode, or the step itself, has a discount of zero; until then, and
-    for ever if a time limit cuts the episode off, the return is `default`. A changed `gamma` or `reward_clip` affects
-    rows written from then on.
+        G_t = r_t + gamma d_t G_{t+1}
+
+    The return of a step is known once the step, or a later one of its episode, has the discount `d_t = 0`. Until then
+    it is `default`. It stays `default` if a time limit ends the episode, unless `bootstrap` is given. A change of
+    `gamma` or `reward_clip` affects rows that are added afterwards.
 
     Args:
-        gamma: the discount of one step. Above 1, returns that are too large for a float32 are not finite.
-        default: the return of steps that have none (yet).
-        reward_clip: `(least, most)`, to which rewards are clipped first.
-        bootstrap: the name of a stored value of what follows a step, such as `"extras.next_value"`; with it, time
-            limits settle the returns of their episodes too.
-        discount: the name of a stored discount of what follows a step, such as `"extras.discount"`, for environments
-            that have their own; by default `1 - terminated`. Discounts multiply from step to step.
+        gamma: the discount of one step. With a gamma above 1, returns that are too large for a float32 are not finite.
+        default: the return of steps whose return is not known.
+        reward_clip: `(least, most)`, the range to which rewards are clipped first.
+        bootstrap: the name of a stored field with the value of the next observation, such as `"extras.next_value"`.
+            With it, a time limit makes returns known too: they go on with `gamma` times that value.
+        discount: the name of a stored field with `d_t`, such as `"extras.discount"`, for environments that have
+            discounts of their own; by default `1 - terminated`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -70,35 +82,39 @@ class EpisodicReturns(struct.PyTreeNode):
     gamma: Scalar = 0.99
     default: Scalar = 0.0
     reward_clip: tuple[Scalar, Scalar] | None = None
-    bootstrap: str | None = struct.field(pytree_node=False, default=None)
-    discount: str | None = struct.field(pytree_node=False, default=None)
+    bootstrap: str | None = field(static=True, default=None)
+    discount: str | None = field(static=True, default=None)
 
     def __post_init__(self):
         require_number(self, "gamma", self.gamma, 0)
-        if is_no_number(self, self.default) or isinstance(self.default, (str, bytes)):
+        if not is_number(self.default):
             raise ValueError(f"EpisodicReturns(default={shown(self.default)}): `default` must be a number.")
-        clip: Any = self.reward_clip
-        if isinstance(clip, (tuple, list, int, float)) and not _is_range(clip):  # JAX may put a placeholder here
-            raise ValueError(f"EpisodicReturns(reward_clip={clip}): `reward_clip` must be a pair (least, most).")
+        if self.reward_clip is not None and not _is_range(self.reward_clip):
+            raise ValueError(
+                f"EpisodicReturns(reward_clip={shown(self.reward_clip)}): `reward_clip` must be a pair (least, most)."
+            )
 
     def init(self, structure: PyTree, shape: tuple[int, int]) -> Affine:
-        """Return an empty tree for a ring of shape `(T, N)`."""
+        """Return the tree of an empty ring of shape `(T, N)`: `float32[nodes, N]`, level by level, rows first."""
         names = [name for name in ("reward", "extras", self.bootstrap, self.discount) if name is not None]
         check_fields(structure, "EpisodicReturns", names)
         for name in {*names} - {"extras"}:
             if (field := field_at(structure, name)).shape != ():
-                raise ValueError(f"init(): EpisodicReturns needs a single number as {name!r}, the example has {field}.")
+                raise ValueError(
+                    f"init(): EpisodicReturns needs a single number as {name!r}, but the example has {field}; name "
+                    "another field, or store a scalar."
+                )
         self.attach(structure, jnp.float32(0))
         shape = (sum(_nodes_by_level(shape[0])), shape[1])
         return Affine(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
     def write(self, tree: Affine, length: int, steps: Steps, row: jax.Array, env: jax.Array) -> Affine:
-        """Append rows `[K, E]`, in order of time, leaving out rows behind the last one of the ring."""
+        """Append rows `[K, E]` in order of time; rows at `T` are left out."""
         reward = steps.reward.astype(jnp.float32)
         if self.reward_clip is not None:
             reward = jnp.clip(reward, *(jnp.asarray(limit, jnp.float32) for limit in self.reward_clip))
         factor = jnp.where(steps.is_zero, 0, jnp.asarray(self.gamma, jnp.float32) * steps.discount.astype(jnp.float32))
-        # Nothing that follows an end counts, so a composition may run on behind it.
+        # The factor is zero at an end, so a composition may go on past it: nothing after the end counts.
         total = reward + jnp.where(steps.truncated, factor * steps.value.astype(jnp.float32), 0)
         maps = Affine(total, jnp.where(steps.truncated, 0, factor))
 
@@ -108,27 +124,27 @@ class EpisodicReturns(struct.PyTreeNode):
         return append_one(0, tree) if row.shape[0] == 1 else lax.fori_loop(0, row.shape[0], append_one, tree)
 
     def cut(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, value: jax.Array) -> Affine:
-        """Let the newest rows `[E]` be followed by nothing but a value."""
+        """End the episodes of the newest rows `[E]`: what follows them is worth `value[E]`."""
         value = value.astype(jnp.float32)
         return _append(tree, length, row, env, Affine(value, jnp.zeros_like(value)), begins=False)
 
     def read(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, is_settled: jax.Array) -> jax.Array:
-        """Return the returns of rows where something that follows settles them; the default elsewhere."""
+        """Return the returns of rows, and `default` where `is_settled` is False."""
         return jnp.where(is_settled, _total(tree, length, row, env), jnp.asarray(self.default, jnp.float32))
 
     def attach(self, rows: PyTree, value: jax.Array) -> PyTree:
-        """Return rows with their returns among the extras."""
+        """Return rows with `value` as their return among the extras."""
         extras = named_field(rows, "extras")
         if not isinstance(extras, dict) and jax.tree.leaves(extras):
             raise ValueError(
-                f"init(): EpisodicReturns puts the return among the extras of a row, but these are "
+                f"init(): EpisodicReturns adds the return to the extras of a row, but these are "
                 f"{type(extras).__name__}; make them a dict."
             )
         return with_field(rows, "extras", (extras if isinstance(extras, dict) else {}) | {FIELD: value})
 
 
 def steps_of(rows: PyTree, recorded: EpisodicReturns | None) -> Steps:
-    """Read off rows what the index and the returns need; unread fields cost nothing."""
+    """Return what the episode index and the returns need to know of rows."""
     terminated, truncated = (named_field(rows, name).astype(bool) for name in ("terminated", "truncated"))
     one = jnp.ones(terminated.shape, jnp.float32)
     if recorded is None:
@@ -139,7 +155,7 @@ def steps_of(rows: PyTree, recorded: EpisodicReturns | None) -> Steps:
 
 
 def _nodes_by_level(length: int) -> list[int]:
-    """Return how many nodes each level has, rows first."""
+    """Return how many nodes each level has, from the rows to the top, where at most eight are left."""
     nodes = [length]
     while nodes[-1] > FAN_OUT:
         nodes.append(-(-nodes[-1] // FAN_OUT))
@@ -147,20 +163,29 @@ def _nodes_by_level(length: int) -> list[int]:
 
 
 def _then(first: Affine, second: Affine) -> Affine:
-    """Compose maps in order of time. A factor of zero hides whatever follows, also what is not finite."""
+    """Compose two maps in order of time. A factor of zero hides all that follows, NaN and infinity included."""
     return Affine(first.total + _times(first.factor, second.total), _times(first.factor, second.factor))
 
 
 def _times(factor: jax.Array, value: jax.Array) -> jax.Array:
-    """Multiply; zero times infinity is zero, since an infinite factor is a product too large for a float32."""
+    """Multiply, with zero times infinity as zero: an infinite factor is a product that was too large for a float32."""
     is_nothing = (factor == 0) | ((value == 0) & jnp.isinf(factor))
     return jnp.where(is_nothing, 0, factor * value)
 
 
 def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Affine, begins: bool = True) -> Affine:
-    """Append maps `[E]` to all compositions that reach up to their rows, on all levels at once.
+    """Append maps `[E]` to all nodes that reach up to their rows, on all levels at once.
 
-    These are the siblings up to the node that holds the row. Those behind it are of the round before, and stay.
+    On each level these are the node above the row and its siblings before it. Siblings after it belong to the previous
+    round of the ring and do not change.
+
+    Args:
+        tree: the compositions.
+        length: `T`.
+        row: `int32[E]`, rows in the ring; `T` where nothing is appended.
+        env: `int32[E]`.
+        maps: `[E]`.
+        begins: whether the rows are new: then a node whose first row is this one starts again.
     """
     nodes = _nodes_by_level(length)
     level = np.arange(len(nodes), dtype=np.int32)[:, None, None]
@@ -177,9 +202,9 @@ def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Aff
 
 
 def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Compose all that follows from rows on, once around the ring, and return what it amounts to.
+    """Compose all maps from each row on, once around the ring, and return the total.
 
-    What is composed behind the step that settles a return may be anything: that step's factor of zero hides it.
+    Maps after the step that settles the return do not matter: that step's factor of zero hides them.
     """
     nodes = _nodes_by_level(length)
 
@@ -196,10 +221,8 @@ def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Arr
 
 
 def _is_range(bounds: Any) -> bool:
-    """Tell whether these are two bounds in their order, as far as they are known now."""
-    if not isinstance(bounds, tuple) or len(bounds) != 2:
+    """Return whether `bounds` is a pair in ascending order, as far as the values are known while tracing."""
+    if not isinstance(bounds, tuple) or len(bounds) != 2 or not all(map(is_number, bounds)):
         return False
     are_known = [isinstance(bound, (int, float, np.number)) for bound in bounds]
-    if any(isinstance(bound, (list, str)) or (bound is None and any(are_known)) for bound in bounds):
-        return False
     return not all(are_known) or bool(bounds[0] <= bounds[1])

@@ -1,9 +1,19 @@
 """A ring of `T` rows for `N` environments, as pure functions on an immutable state.
 
-Every row is written once, at `position mod T`; everything else is arithmetic on positions. Lock-step rings have one
-cursor for all environments and write contiguously; rings with per-environment cursors accept partial writes.
+Rows are counted by positions. Position `p` is written to row `p mod T`, once; the age of a row is how many rows of its
+environment were written after it. With `T = 4` and seven rows written:
 
-Cost: a write touches only the rows that it writes. The index arithmetic adds or subtracts the modulus instead of
+    row          0   1   2   3
+    position     4   5   6   3
+    age          2   1   0   3
+                             ^ the head: position 7 goes here
+
+A row is stored iff its age is below `size`. All else is arithmetic on positions, ages and rows.
+
+In lock-step all environments share one head and are written together, as blocks of rows. Otherwise each environment has
+its own head, and a write may add any number of rows to any of them.
+
+Cost: a write touches only the rows that it writes. Indices wrap by adding or subtracting the modulus instead of
 dividing, because XLA's CPU backend does not vectorize integer division.
 """
 
@@ -13,31 +23,32 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxrl_buffers.storage import rows as rows_module
 from jaxrl_buffers.storage.rows import Rows
-from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.types import Handle, PyTree
 
-POSITION_LIMIT = 2**30  # positions stay below this, so sums of two of them fit in int32
+POSITION_LIMIT = 2**30  # positions stay below this, so the sum of two positions fits in int32
 
 
 class Ring(NamedTuple):
-    """The stored rows and where the next one goes."""
+    """The stored rows, where the next one goes, and the states of the layers beside the rows."""
 
     rows: Rows  # [T, N]
-    head: jax.Array  # int32[] (lock-step) or [N]: the position to be written next
+    head: jax.Array  # int32[] in lock-step, else [N]: the position to be written next
     size: jax.Array  # int32[] or [N]: how many of the newest rows are stored
-    episodes: PyTree = ()  # the index of their episodes, if some part asks for it
-    frames: PyTree = ()  # their observations, if these are kept apart
+    episodes: PyTree = ()  # an `EpisodeIndex`, or () if it is not needed
+    frames: PyTree = ()  # a `FrameStore`, or () if rows hold their observations themselves
 
     @property
     def data(self) -> PyTree:
-        """What the rows hold: leaves `[T, N, ...]`, however they lie in memory."""
+        """The rows as leaves `[T, N, ...]`, in whatever layout they are stored."""
         return self.rows.tree
 
 
 class Chunk(NamedTuple):
-    """Rows to be written: the first `lengths[e]` of column `e` go to environment `env[e]`."""
+    """Rows to be written: the first `lengths[e]` rows of column `e` go to environment `env[e]`."""
 
     rows: PyTree  # leaves [K, E, ...]
     env: jax.Array  # int32[E]
@@ -47,6 +58,11 @@ class Chunk(NamedTuple):
     def num_rows(self) -> int:
         """`K`."""
         return jax.tree.leaves(self.rows)[0].shape[0]
+
+    @property
+    def newest(self) -> jax.Array:
+        """`int32[E]`: which row of each column is the last one to be written; 0 where none is."""
+        return jnp.maximum(self.lengths - 1, 0)
 
 
 def init(structure: PyTree, length: int, num_envs: int, lockstep: bool, platform: str | None = "cpu") -> Ring:
@@ -62,18 +78,18 @@ def shape(ring: Ring) -> tuple[int, int]:
 
 
 def modulus(ring: Ring) -> int:
-    """Return what positions are counted modulo: the largest multiple of `T` within the limit."""
+    """Return what positions count modulo: the largest multiple of `T` within the limit."""
     length, _ = shape(ring)
     return POSITION_LIMIT // length * length
 
 
 def is_lockstep(ring: Ring) -> bool:
-    """Tell whether all environments share one cursor."""
+    """Return whether all environments share one head."""
     return ring.head.ndim == 0
 
 
 def of_env(cursor: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the cursor of each environment in `env`: the common one in lock-step."""
+    """Return the head or size of each environment in `env`; in lock-step there is one for all."""
     return cursor if cursor.ndim == 0 else cursor.at[env].get(mode="clip")
 
 
@@ -84,7 +100,7 @@ def wrap(index: jax.Array, period: int) -> jax.Array:
 
 
 def age_of_position(ring: Ring, position: jax.Array, env: jax.Array) -> jax.Array:
-    """Return how many rows were written after `position`; the row is stored iff this is below the size."""
+    """Return the age of the row at `position`; it is stored iff its age is below the size."""
     return wrap(of_env(ring.head, env) - 1 - position, modulus(ring))
 
 
@@ -94,25 +110,25 @@ def position_of_age(ring: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
 
 
 def row_of_age(ring: Ring, age: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the row of the given age; meaningful for ages below `T`."""
+    """Return the row of the given age, which must be below `T`."""
     length, _ = shape(ring)
     return wrap(of_env(ring.head % length, env) - 1 - age, length)
 
 
 def age_of_row(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the age of what was last written to `row`."""
+    """Return the age of the newest data in `row`."""
     length, _ = shape(ring)
     return wrap(of_env(ring.head % length, env) - 1 - row, length)
 
 
 def slot(ring: Ring, row: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the flat index of `(row, env)`: rows that are written together lie side by side."""
+    """Return the flat index of `(row, env)`, in an order in which slots written together are neighbors."""
     length, num_envs = shape(ring)
     return row * num_envs + env if is_lockstep(ring) else env * length + row
 
 
 def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the `(row, env)` of flat slots."""
+    """Return the `(row, env)` of slots: the inverse of `slot`."""
     length, num_envs = shape(ring)
     inner = num_envs if is_lockstep(ring) else length
     quotient = slots // inner
@@ -120,8 +136,26 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (quotient, remainder) if is_lockstep(ring) else (remainder, quotient)
 
 
+def handles_of(ring: Ring, slots: jax.Array, valid: jax.Array) -> Handle:
+    """Return handles to the rows that are in the slots now; where not `valid`, a handle that is never live."""
+    row, env = unravel(ring, slots)
+    position = position_of_age(ring, age_of_row(ring, row, env), env)
+    return Handle(env, jnp.where(valid, position, -1))
+
+
+def locate(ring: Ring, handle: Handle) -> tuple[jax.Array, jax.Array]:
+    """Return the slots of handles and whether their rows are still stored; if not, the slot is `T * N`."""
+    length, num_envs = shape(ring)
+    env, position = jnp.asarray(handle.env, jnp.int32), jnp.asarray(handle.position, jnp.int32)
+    age = age_of_position(ring, position, env)
+    known = (env >= 0) & (env < num_envs) & (position >= 0) & (position < modulus(ring))
+    live = known & (age < of_env(ring.size, env))
+    row = row_of_age(ring, jnp.where(live, age, 0), env)
+    return jnp.where(live, slot(ring, row, env), length * num_envs), live
+
+
 def read(ring: Ring, row: jax.Array, env: jax.Array) -> PyTree:
-    """Gather rows at indices of any common shape."""
+    """Return the rows at indices of any common shape."""
     return ring.rows.read(row * shape(ring)[1] + env)
 
 
@@ -135,7 +169,7 @@ def write(ring: Ring, chunk: PyTree) -> Ring:
 
 
 def write_at(ring: Ring, chunk: Chunk) -> Ring:
-    """Append rows to some environments; needs per-environment cursors. Unknown environments are ignored."""
+    """Append rows to some environments of a ring that is not in lock-step; unknown environments are left out."""
     length, num_envs = shape(ring)
     place = places(ring, chunk)
     known = (chunk.env >= 0) & (chunk.env < num_envs)
@@ -146,16 +180,16 @@ def write_at(ring: Ring, chunk: Chunk) -> Ring:
 
 
 class Break(NamedTuple):
-    """Episodes that are closed from outside."""
+    """Open episodes that the user closes, such as after a reset of the environments."""
 
-    where: jax.Array  # bool[N]: in which environments
-    is_cut: jax.Array  # bool[N]: where the newest row becomes truncated by it
-    newest: PyTree  # leaves [N, ...]: the newest rows as the ring held them
-    row: jax.Array  # int32[N]: of these
+    where: jax.Array  # bool[N]: the environments whose episodes are closed
+    is_cut: jax.Array  # bool[N]: where that makes the newest row a truncated one
+    newest: PyTree  # leaves [N, ...]: the newest row of each environment, before the change
+    row: jax.Array  # int32[N]: where that row is
 
 
 class Places(NamedTuple):
-    """Where the rows of a chunk go, each `[K, E]`."""
+    """Where the rows of a chunk go; all fields are `[K, E]`."""
 
     row: jax.Array  # int32; T where nothing is written
     env: jax.Array  # int32
@@ -164,7 +198,7 @@ class Places(NamedTuple):
 
 
 def places(ring: Ring, chunk: Chunk) -> Places:
-    """Return where the rows of a chunk go in the ring as it is before they are written."""
+    """Return where the rows of a chunk will go, given the ring before they are written."""
     length, num_envs = shape(ring)
     known = (chunk.env >= 0) & (chunk.env < num_envs)
     offset = jnp.arange(chunk.num_rows, dtype=jnp.int32)[:, None]
@@ -175,16 +209,28 @@ def places(ring: Ring, chunk: Chunk) -> Places:
     return Places(jnp.where(is_written, row, length), env, position, is_written)
 
 
+def begin_of_episodes(ended: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Find where the episodes of a chunk's rows begin, given which rows `[K, E]` end one.
+
+    Returns:
+        `int32[K, 1]`, the number of each row within the chunk, and `int32[K, E]`, the number of the first row of its
+        episode; -1 where the episode began before the chunk.
+    """
+    number = jnp.arange(ended.shape[0], dtype=jnp.int32)[:, None]
+    is_first = jnp.roll(ended, 1, axis=0) & (number > 0)
+    return number, lax.cummax(jnp.where(is_first, number, -1))
+
+
 def sort_chunk(
     rows: PyTree, priorities: jax.Array | None, env: jax.Array, mask: jax.Array | None
 ) -> tuple[Chunk, jax.Array | None]:
-    """Bring partial rows `[K, E, ...]` and their priorities into the form in which each column's rows come first.
+    """Move the rows that are to be written to the front of each column, and their priorities with them.
 
     Args:
         rows: leaves `[K, E, ...]`.
         priorities: `[K, E]` or None.
         env: `int32[E]`, the environment of each column.
-        mask: `bool[K, E]` or `[E]`, the entries that count; None for all.
+        mask: `bool[K, E]` or `[E]`, the rows to be written; None for all.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     if mask is None:

@@ -1,11 +1,11 @@
-"""How the rows of a ring lie in memory: leaves apart, or all leaves of a row packed into words.
+"""How the rows of a ring are laid out in memory: each leaf in its own array, or packed into words.
 
-`Leaves` keeps an array for every leaf of a row, as CPUs like it: what is not asked for is never read. `Words` packs the
-leaves of a row into one vector of 32-bit words, as GPUs and TPUs like it: one gather fetches a whole row, and no
-compiler converts, pads or copies an array as large as the ring (`_packing.py` says how leaves are packed).
+    `Leaves`    One array for each leaf of a row, for CPUs: leaves that a program does not use are never read.
+    `Words`     One vector of 32-bit words for each row, for GPUs and TPUs: one gather fetches a whole row, and no
+                compiler converts, pads or copies an array as large as the ring. See `_packing.py`.
 
-The layout changes no result. It is chosen when a buffer is made, from the platform, and a checkpoint made under one can
-be restored under the other.
+The layout changes no result. It is chosen from the platform when a buffer is made, and a checkpoint that was saved with
+one layout can be restored with the other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
-TPU_LANES = 128  # rows wider than this, but no multiple of it, cost TPUs a copy of the whole array
+TPU_LANES = 128  # a TPU copies the whole array if rows are wider than this and not a multiple of it
 
 
 class Rows(Protocol):
-    """The rows `[T, N]` of a ring. Where one is named by `index`, that is `row * N + env`."""
+    """The rows `[T, N]` of a ring. An `index` of a row is `row * N + env`."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,41 +46,47 @@ class Rows(Protocol):
         ...
 
     def read_steps(self, index: list[jax.Array]) -> list[Any]:
-        """Return the rows at `index[B]` of each step, each in a form that `unpack` and `select` know."""
+        """Read the rows at `index[B]` of each step, in a form of the layout's own, for `unpack` and `select`."""
         ...
 
     def unpack(self, step: Any) -> PyTree:
-        """Return the rows of one step: leaves `[B, ...]`."""
+        """Return the rows of one step that `read_steps` has read: leaves `[B, ...]`."""
         ...
 
     def select(self, steps: list[Any], number: jax.Array | int, index: jax.Array) -> PyTree:
-        """Return of each sample the step of `number[B]`, whose row is at `index[B]`: leaves `[B, ...]`."""
+        """Return step `number[B]` of each sample: leaves `[B, ...]`.
+
+        Args:
+            steps: what `read_steps` has read.
+            number: `int32[B]`, or one number for all samples.
+            index: `int32[B]`, the index of the row of that step.
+        """
         ...
 
     @property
     def stored_leaves(self) -> PyTree:
-        """The leaves `[T, N, ...]` as a checkpoint saves them: arrays, or what gives them when asked."""
+        """The leaves `[T, N, ...]` for a checkpoint: arrays, or `PackedLeaf`s whose `value()` is the array."""
         ...
 
     def with_tree(self, tree: PyTree) -> Rows:
-        """Return rows that hold other leaves `[T, N, ...]`, in the same layout."""
+        """Return rows in the same layout that hold the given leaves `[T, N, ...]`."""
         ...
 
     def write(self, chunk: PyTree, row: jax.Array | int, length: int) -> Rows:
-        """Write a chunk `[K, N, ...]` from `row` on, going on at row 0 behind the first `length` rows."""
+        """Write a chunk `[K, N, ...]` to rows `row, row + 1, ...`; after row `length - 1` comes row 0."""
         ...
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Rows:
-        """Write rows `[K, E, ...]` to distinct places `[K, E]`; where `row` is `T`, nothing is written."""
+        """Write rows `[K, E, ...]` to distinct places `(row, env)`, `[K, E]`; nothing where `row` is `T`."""
         ...
 
     def set_field(self, name: str, values: jax.Array, row: jax.Array, env: jax.Array) -> Rows:
-        """Change one field of the rows at distinct places `[E]`."""
+        """Change one field of the rows at distinct places `(row, env)`, `[E]`."""
         ...
 
 
 def empty(structure: PyTree, shape: tuple[int, int], platform: str | None) -> Rows:
-    """Return rows of zeros, laid out for a platform."""
+    """Return rows of zeros of the given `shape` `(T, N)`, in the layout for a platform."""
     platform = resolve(platform)
     if platform == "cpu":
         return Leaves(jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), structure))

@@ -1,7 +1,8 @@
-"""`Storage`: a ring of rows, and what is kept beside them.
+"""`Storage`: a ring of rows, and the layers beside it.
 
-A layer keeps something beside the rows: the frames of their observations, the index of their episodes. It hears of
-every write and may change how rows are read. The ring itself knows nothing of layers, and layers nothing of each other.
+A layer stores something beside the rows: the frames of their observations, or the index of their episodes. It takes
+part in every write and may change how rows are read. The ring knows nothing of layers, and layers know nothing of each
+other.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers._fields import named_field
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.storage.ring import Break, Chunk, Ring
@@ -20,7 +21,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Layer(Protocol):
-    """Something that is kept beside the rows of a ring."""
+    """A part of a storage that keeps its own state beside the rows of the ring."""
 
     @property
     def place(self) -> str:
@@ -29,7 +30,7 @@ class Layer(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a new ring has this layer. One that is there is kept up, whether it is still wanted or not."""
+        """Whether a new ring gets this layer. A ring that has it keeps it, even if it is no longer wanted."""
         ...
 
     @property
@@ -38,23 +39,23 @@ class Layer(Protocol):
         ...
 
     def init(self, structure: PyTree, shape: tuple[int, int], platform: str | None) -> PyTree:
-        """Return the layer's state for an empty ring of shape `(T, N)`, whose added rows have this structure."""
+        """Return the layer's state for an empty ring of shape `(T, N)`; `structure` is that of the rows to be added."""
         ...
 
     def kept(self, rows: PyTree) -> PyTree:
-        """Return what the ring itself holds of added rows."""
+        """Return the part of added rows that the ring itself stores."""
         ...
 
     def added(self, storage: Ring, structure: PyTree) -> PyTree:
-        """Return the structure of added rows, given that of what the ring holds: the inverse of `kept`."""
+        """Return the structure of added rows, given the structure of what the ring stores: the inverse of `kept`."""
         ...
 
     def record(self, before: Ring, chunk: Chunk) -> PyTree:
-        """Return the layer's state after a chunk of added rows, given the ring before it."""
+        """Return the layer's state after a chunk was added, given the ring before that."""
         ...
 
     def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
-        """Return a reader of rows as they were added and, unless `as_added`, with what the layer found out of them."""
+        """Return a reader that puts back what the layer stores and, unless `as_added`, adds what it has computed."""
         ...
 
     def mark_break(self, storage: Ring, broken: Break) -> PyTree:
@@ -62,26 +63,26 @@ class Layer(Protocol):
         ...
 
     def describe(self, storage: Ring) -> dict[str, jax.Array]:
-        """Return scalars to look at."""
+        """Return statistics of the layer, as scalars by name."""
         ...
 
 
-class Storage(struct.PyTreeNode):
+class Storage(Component):
     """How rows are stored and read; the state is a `Ring`.
 
     Args:
-        layers: what is kept beside the rows, in the order in which reading goes through them.
+        layers: what is stored beside the rows. Rows that are read go through them in this order.
         length: `T`.
         num_envs: `N`.
-        lockstep: whether all environments share one cursor.
-        platform: for which the rows are laid out; see `rows`.
+        lockstep: all environments are written together.
+        platform: the platform that decides the layout of rows; see `rows.py`.
     """
 
     layers: tuple[Layer, ...]
-    length: int = struct.field(pytree_node=False)
-    num_envs: int = struct.field(pytree_node=False)
-    lockstep: bool = struct.field(pytree_node=False)
-    platform: str | None = struct.field(pytree_node=False)
+    length: int = field(static=True)
+    num_envs: int = field(static=True)
+    lockstep: bool = field(static=True)
+    platform: str | None = field(static=True)
 
     @property
     def lookback(self) -> int:
@@ -102,20 +103,20 @@ class Storage(struct.PyTreeNode):
         return structure
 
     def add(self, storage: Ring, chunk: Chunk) -> Ring:
-        """Append rows: in lock-step to all environments, else as many as each column of the chunk has."""
+        """Append a chunk of rows: in lock-step all its rows to all environments, else as many as each column has."""
         kept = chunk._replace(rows=self._kept(chunk.rows))
         written = ring.write(storage, kept.rows) if ring.is_lockstep(storage) else ring.write_at(storage, kept)
         return written._replace(**{layer.place: layer.record(storage, chunk) for layer in self._present(storage)})
 
     def reader(self, storage: Ring, as_added: bool = False) -> Reader:
-        """Return a reader of rows as they were added; unless `as_added`, also with all that was found out of them."""
+        """Return a reader of rows as they were added and, unless `as_added`, with what the layers have computed."""
         reader = Reader(storage)
         for layer in self._present(storage):
             reader = layer.reader(storage, reader, as_added)
         return reader
 
     def mark_break(self, storage: Ring, where: jax.Array) -> Ring:
-        """Close open episodes in the environments `where[N]`: their newest rows become truncated, if they end none."""
+        """Close open episodes in the environments `where[N]`: a newest row that is not terminated becomes truncated."""
         _, num_envs = ring.shape(storage)
         env = jnp.arange(num_envs, dtype=jnp.int32)
         row = ring.row_of_age(storage, jnp.zeros_like(env), env)
@@ -129,7 +130,7 @@ class Storage(struct.PyTreeNode):
         return storage._replace(rows=storage.rows.set_field("truncated", truncated, row, env), **states)
 
     def describe(self, storage: Ring) -> dict[str, jax.Array]:
-        """Return scalars to look at."""
+        """Return the statistics of all layers, as scalars by name."""
         return {name: value for layer in self._present(storage) for name, value in layer.describe(storage).items()}
 
     def _kept(self, rows: PyTree) -> PyTree:

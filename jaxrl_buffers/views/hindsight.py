@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers._fields import field_at, named_field, with_field
 from jaxrl_buffers._random.hashing import split, unrolled
 from jaxrl_buffers._random.integers import random_below
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import PyTree, Scalar, View, Window
@@ -24,7 +24,7 @@ from jaxrl_buffers.views.n_step import NStep
 STRATEGIES = ("final", "future", "episode", "random")
 
 
-class Hindsight(struct.PyTreeNode):
+class Hindsight(Component):
     """Relabel the rows of some samples with an achieved goal, before another view makes a batch of them.
 
     All rows of a sample get the same goal. Stored rows stay as they are. A step that ended its episode still does
@@ -56,10 +56,10 @@ class Hindsight(struct.PyTreeNode):
     """
 
     view: View = NStep()
-    achieved: str | Callable[[PyTree], PyTree] = struct.field(pytree_node=False, kw_only=True)
-    relabel: Callable[[PyTree, PyTree], PyTree] = struct.field(pytree_node=False, kw_only=True)
-    strategy: str = struct.field(pytree_node=False, default="future", kw_only=True)
-    ratio: Scalar = struct.field(default=0.8, kw_only=True)
+    achieved: str | Callable[[PyTree], PyTree] = field(static=True, kw_only=True)
+    relabel: Callable[[PyTree, PyTree], PyTree] = field(static=True, kw_only=True)
+    strategy: str = field(static=True, default="future", kw_only=True)
+    ratio: Scalar = field(default=0.8, kw_only=True)
 
     def __post_init__(self):
         require_choice("Hindsight", "strategy", self.strategy, STRATEGIES)

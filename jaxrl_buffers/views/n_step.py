@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers._checks import require_integer, require_number
 from jaxrl_buffers._fields import named_field
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 
 
-class NStep(struct.PyTreeNode):
+class NStep(Component):
     """View starts as n-step transitions; `n = 1` is the plain transition.
 
     Args:
@@ -33,7 +33,7 @@ class NStep(struct.PyTreeNode):
         >>> buffer = jb.ReplayBuffer(view=jb.NStep(n=3, gamma=0.99), length=1_000)
     """
 
-    n: int = struct.field(pytree_node=False, default=1)
+    n: int = field(static=True, default=1)
     gamma: Scalar = 0.99
 
     def __post_init__(self):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_buffers._checks import require_integer, require_number
+from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar, Transition
 from jaxrl_buffers.views.n_step import ended_before
 
 
-class Sequence(struct.PyTreeNode):
+class Sequence(Component):
     """View starts as `length` consecutive rows `[B, L, ...]`, never across the write head.
 
     Of transitions it makes a `Batch` with one-step discounts; `mask` is False during the burn-in and behind an episode
@@ -36,11 +36,11 @@ class Sequence(struct.PyTreeNode):
         >>> view = jb.Sequence(length=80, burn_in=40, period=40)
     """
 
-    length: int = struct.field(pytree_node=False)
-    burn_in: int = struct.field(pytree_node=False, default=0)
-    period: int = struct.field(pytree_node=False, default=1)
+    length: int = field(static=True)
+    burn_in: int = field(static=True, default=0)
+    period: int = field(static=True, default=1)
     gamma: Scalar = 0.99
-    within_episode: bool = struct.field(pytree_node=False, default=False)
+    within_episode: bool = field(static=True, default=False)
 
     def __post_init__(self):
         require_integer("Sequence", "length", self.length, 1)

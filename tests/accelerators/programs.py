@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import helpers
 import jax
 import jax.numpy as jnp
-import registry
 from compiled_programs import report
 from compilers import compile_for
+from support import helpers, registry
 
 import jaxrl_buffers as jb
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-import helpers
 import jax
 import jax.numpy as jnp
 import pytest
 from accelerators import programs
 from accelerators.programs import BATCH, LARGE, NUM_ENVS, SAMPLERS, SMALL, VIEWS, assert_in_place, compile_loop
 from compilers import compile_for
-from registry import ALL, BUFFERS
+from support import helpers
+from support.registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
 

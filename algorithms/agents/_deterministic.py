@@ -1,0 +1,192 @@
+"""What algorithms with a deterministic policy have in common: networks, state, losses and steps.
+
+    y    = r + discount * min_j Q_target,j(s', a')
+    L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
+    L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
+
+An algorithm decides what `a'` is, how many critics there are, and when policy and targets move.
+
+Add-ons need a policy that is a distribution. They get a Gaussian around the policy's action, in `[-1, 1]`, with the
+fixed standard deviation `POLICY_SCALE`. So the divergence of two policies is `|a - a'|^2 / (2 POLICY_SCALE^2)`.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms.addons import Addon, addon
+from algorithms.agents import exploration, losses, optimization
+from algorithms.agents._base import ActorAgent, ActorCritic
+from algorithms.agents._policies import ActorPolicy
+from algorithms.agents.optimizers import Optimizers, Schedule
+from algorithms.environments.spaces import Box
+from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, init_stack
+from algorithms.networks.distributions import Normal
+from algorithms.types import GroupRule, Roles, StepInfo
+from jaxrl_buffers._checks import require_count, require_number, require_positive
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+POLICY_SCALE = 0.1
+
+
+class DeterministicState(NamedTuple):
+    """The state of a learner with a deterministic policy."""
+
+    params: ActorCritic
+    target: ActorCritic
+    optimizer: ActorCritic  # the state of an optimizer for each group
+    num_updates: jax.Array  # int32[]
+
+
+@dataclasses.dataclass(frozen=True)
+class DeterministicPolicy(ActorPolicy):
+    """Actions in `[-1, 1]` that depend on observations alone."""
+
+    action_space: Box
+    torso: Torso
+
+    @property
+    def actor(self) -> DeterministicActor:
+        """The network."""
+        return DeterministicActor(self.action_space.size, self.torso)
+
+    def action(self, params: PyTree, obs: PyTree) -> jax.Array:
+        """Return actions `float32[B, A]` in `[-1, 1]`."""
+        return apply_batch(self.actor, params, obs)
+
+    def distribution(self, params: PyTree, obs: PyTree) -> Normal:
+        """Return the Gaussians around actions in `[-1, 1]` that add-ons get."""
+        mean = self.action(params, obs)
+        return Normal(mean, jnp.full_like(mean, math.log(POLICY_SCALE)))
+
+
+class DeterministicAgent(ActorAgent):
+    """A deterministic policy that explores by added noise, and `num_critics` stacked critics.
+
+    A class of it has the fields below, and implements `gradients` and `apply`.
+    """
+
+    action_space: Box
+    torso: Torso
+    noise: str
+    schedule: Schedule | None
+    optimizer: Optimizers | None
+    addons: tuple[Addon, ...]
+    target_update_interval: Scalar
+    polyak: Scalar
+    max_grad_norm: Scalar
+    noise_scale: Scalar
+    noise_theta: Scalar
+
+    num_critics: int  # of the class
+    groups: ClassVar[Mapping[str, GroupRule]] = {
+        "actor": GroupRule("learning_rate_pi"),
+        "critic": GroupRule("learning_rate_q"),
+    }
+
+    def check(self, *names: str) -> None:
+        """Refuse fields that are not what they should be; `names` are further ones that must be at least 0."""
+        owner = type(self).__name__
+        if not isinstance(self.action_space, Box):
+            raise ValueError(f"{owner} acts in continuous spaces, but the action space is {self.action_space!r}.")
+        for name in ("learning_rate_q", "learning_rate_pi", "noise_scale", *names):
+            require_number(self, name, getattr(self, name), 0)
+        require_positive(self, "max_grad_norm")
+        require_count(self, "target_update_interval", self.target_update_interval)
+        require_number(self, "polyak", self.polyak, 0, 1)
+        exploration.check(self, self.noise, self.noise_theta)
+        addon.check(owner, self.addons)
+        optimization.check(self)
+
+    @abc.abstractmethod
+    def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
+        """Return the gradients of critics and policy; consumes `key`."""
+
+    @abc.abstractmethod
+    def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
+        """Take one step along the gradients."""
+
+    @property
+    def roles(self) -> Roles:
+        """One policy and a stack of critics."""
+        return (("actor", ()), ("critic", (self.num_critics,)))
+
+    @property
+    def policy(self) -> DeterministicPolicy:
+        """The policy, without its parameters."""
+        return DeterministicPolicy(self.action_space, self.torso)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
+        """Return the first state, for observations and actions like these; consumes `key`."""
+        key_actor, key_critic = split(key)
+        critic = init_stack(self._critic, key_critic, self.num_critics, obs, action)
+        params = ActorCritic(self.policy.init_actor(key_actor, obs), critic)
+        target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
+        state = DeterministicState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Return the state of the exploration noise before it begins."""
+        return self._noise.initial_carry(num_envs, self.action_space.size)
+
+    def act(
+        self, state: DeterministicState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return the policy's actions `float32[N, A]`, with noise unless `deterministic`; consumes `key`."""
+        action = self.policy.action(state.params.actor, obs)
+        if not deterministic:
+            action, carry = exploration.disturb(self._noise, self.noise_scale, action, carry, key)
+        return self.action_space.scale(action), carry, ()
+
+    def values(self, critic: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
+        """Return values `float32[C, B]` of actions in `[-1, 1]`."""
+        return apply_stack(self._critic, critic, obs, action)
+
+    def critic_gradient(
+        self, state: DeterministicState, sample: Sample, next_action: jax.Array
+    ) -> tuple[PyTree, StepInfo]:
+        """Return the gradient of all critics, for given actions `a'` in `[-1, 1]`."""
+        batch = sample.batch
+        next_value = jnp.min(self.values(state.target.critic, batch.next_obs, next_action), axis=0)
+        target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
+
+        def loss(critic: PyTree) -> tuple[jax.Array, jax.Array]:
+            q = self.values(critic, batch.obs, self.action_space.normalize(batch.action))
+            return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * (q - target[None]) ** 2, axis=1)), q
+
+        (loss_q, q), grads = jax.value_and_grad(loss, has_aux=True)(state.params.critic)
+        metrics = {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(grads)}
+        return grads, StepInfo(jnp.abs(jnp.min(q, axis=0) - target), metrics)
+
+    def policy_gradient(self, state: DeterministicState, sample: Sample) -> tuple[jax.Array, PyTree]:
+        """Return the loss of the policy, and its gradient."""
+        first = jax.tree.map(lambda leaf: leaf[:1], state.params.critic)
+
+        def loss(actor: PyTree) -> jax.Array:
+            q = self.values(first, sample.batch.obs, self.policy.action(actor, sample.batch.obs))[0]
+            return -jnp.mean(sample.weights * q)
+
+        return jax.value_and_grad(loss)(state.params.actor)
+
+    def follow(self, state: DeterministicState, is_due: jax.Array) -> DeterministicState:
+        """Return the state after an update, with parameters averaged into the targets where that `is_due`."""
+        online = state.params._replace(addons=())
+        target = optimization.polyak(state.target, online, self.polyak, is_due)
+        return state._replace(target=target, num_updates=state.num_updates + 1)
+
+    @property
+    def _critic(self) -> Critic:
+        return Critic(self.torso)
+
+    @property
+    def _noise(self) -> exploration.Noise:
+        return exploration.make(self.noise, self.noise_theta)

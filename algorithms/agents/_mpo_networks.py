@@ -1,0 +1,104 @@
+"""The networks of maximum a posteriori policy optimization, for discrete and for continuous actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.agents import losses
+from algorithms.agents._policies import StochasticPolicy
+from algorithms.agents.mpo_losses import Candidates
+from algorithms.environments.spaces import Discrete, Space
+from algorithms.networks import Critic, QNetwork, Torso, apply_batch, init_network
+from algorithms.networks.distributions import Categorical
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.types import Batch, PyTree, Scalar
+
+
+class MPOTarget(NamedTuple):
+    """The parameters of a policy and of values; those of the target networks in a state."""
+
+    actor: PyTree
+    critic: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class MPONetworks:
+    """A policy and one critic. Callers give their parameters.
+
+    Args:
+        action_space: `Discrete` or `Box`.
+        torso: the network below policy and values.
+        num_samples: actions drawn in each state, if they are continuous.
+        penalized: whether the distance from the bounds is a second objective of continuous actions.
+    """
+
+    action_space: Space
+    torso: Torso
+    num_samples: int
+    penalized: bool
+
+    @property
+    def num_objectives(self) -> int:
+        """How many objectives `candidates` has."""
+        return 2 if self.penalized and not isinstance(self.action_space, Discrete) else 1
+
+    @property
+    def policy(self) -> StochasticPolicy:
+        """The policy."""
+        return StochasticPolicy(self.action_space, self.torso)
+
+    @property
+    def critic(self) -> QNetwork | Critic:
+        """The critic: of all discrete actions at once, or of one continuous action."""
+        if isinstance(self.action_space, Discrete):
+            return QNetwork(self.action_space.num_actions, self.torso)
+        return Critic(self.torso)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOTarget:
+        """Return the first parameters, for observations and actions like these; consumes `key`."""
+        key_actor, key_critic = split(key)
+        inputs = (obs,) if isinstance(self.action_space, Discrete) else (obs, action)
+        return MPOTarget(self.policy.init_actor(key_actor, obs), init_network(self.critic, key_critic, *inputs))
+
+    def values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
+        """Return the values `float32[B]` of one action each, in the environment's units."""
+        if isinstance(self.action_space, Discrete):
+            q = apply_batch(self.critic, params, obs)
+            return jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
+        return apply_batch(self.critic, params, obs, self.action_space.normalize(action))
+
+    def candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
+        """Return all discrete actions, or draws from the target policy, at observations `[B, ...]`; consumes `key`."""
+        policy = self.policy.distribution(target.actor, obs)
+        if isinstance(policy, Categorical):
+            q = apply_batch(self.critic, target.critic, obs)
+            action = jnp.broadcast_to(jnp.arange(q.shape[1], dtype=jnp.int32)[None], q.shape)
+            return Candidates(policy, action, policy.log_probs, q[:, None])
+        spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], self.num_samples, axis=1), policy)
+        action = spread.sample(key)
+        clipped = jnp.clip(action, -1, 1)
+        value = functools.partial(apply_batch, self.critic, target.critic, obs)
+        objectives = [jax.vmap(value, in_axes=1, out_axes=1)(clipped)]
+        if self.penalized:
+            objectives.append(-jnp.linalg.norm(action - clipped, axis=-1))
+        log_prior = jnp.full(action.shape[:2], -jnp.log(self.num_samples), jnp.float32)
+        return Candidates(policy, action, log_prior, jnp.stack(objectives, axis=1))
+
+    def td_target(self, target: MPOTarget, batch: Batch, key: jax.Array) -> jax.Array:
+        """Return `y = r + discount * E_{a ~ pi_t} Q_t(s', a)`, `float32[B]`; consumes `key`."""
+        candidates = self.candidates(target, batch.next_obs, key)
+        value = jnp.sum(jnp.exp(candidates.log_prior) * candidates.objectives[:, 0], axis=1)
+        return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
+
+
+def by_constraint(action_space: Space, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
+    """Return an array like the multipliers: `float32[2, A]`, for mean and variance, or `float32[1]` if discrete."""
+    if isinstance(action_space, Discrete):
+        return jnp.asarray(of_policy, jnp.float32)[None]
+    both = jnp.stack([jnp.asarray(value, jnp.float32) for value in (of_policy, of_variance)])
+    return jnp.broadcast_to(both[:, None], (2, action_space.size))

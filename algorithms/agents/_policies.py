@@ -1,0 +1,80 @@
+"""Policies that a network, the actor, makes of observations."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments.spaces import Discrete, Space
+from algorithms.networks import (
+    CategoricalActor,
+    GaussianActor,
+    Network,
+    Torso,
+    apply_batch,
+    init_network,
+    torso_features,
+)
+from algorithms.networks.distributions import Categorical, Distribution, Normal
+from jaxrl_buffers.types import PyTree
+
+
+class ActorPolicy(abc.ABC):
+    """A policy for one kind of action. It holds no parameters: callers give those of the actor."""
+
+    @property
+    @abc.abstractmethod
+    def actor(self) -> Network:
+        """The network, for one unbatched observation."""
+
+    @abc.abstractmethod
+    def distribution(self, params: PyTree, obs: PyTree) -> Distribution:
+        """Return the distributions at observations `[B, ...]`."""
+
+    def init_actor(self, key: jax.Array, obs: PyTree) -> PyTree:
+        """Return the first parameters of the actor, for observations like `obs`; consumes `key`."""
+        return init_network(self.actor, key, obs)
+
+    def features(self, params: PyTree, obs: PyTree) -> jax.Array:
+        """Return the outputs `float32[B, F]` of the actor's torso."""
+        return torso_features(self.actor, params, obs)
+
+
+@dataclasses.dataclass(frozen=True)
+class StochasticPolicy(ActorPolicy):
+    """A `Categorical` over discrete actions, or a `Normal` over continuous ones in `[-1, 1]`, clipped when taken.
+
+    Example:
+        >>> policy = StochasticPolicy(Discrete(3), Torso((8,)))
+        >>> params = policy.init_actor(jax.random.key(0), jnp.zeros(4))
+        >>> policy.distribution(params, jnp.zeros((5, 4))).mode().shape
+        (5,)
+    """
+
+    space: Space
+    torso: Torso
+
+    @property
+    def actor(self) -> CategoricalActor | GaussianActor:
+        """The network."""
+        if isinstance(self.space, Discrete):
+            return CategoricalActor(self.space.num_actions, self.torso)
+        return GaussianActor(self.space.size, self.torso)
+
+    def distribution(self, params: PyTree, obs: PyTree) -> Categorical | Normal:
+        """Return the distributions at observations `[B, ...]`."""
+        outputs = apply_batch(self.actor, params, obs)
+        return Categorical(outputs) if isinstance(self.space, Discrete) else Normal.of(*outputs)
+
+    def act(self, params: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> tuple[jax.Array, jax.Array]:
+        """Return actions `[N, ...]` as they were drawn, or the likeliest ones, and their log-probabilities `[N]`."""
+        policy = self.distribution(params, obs)
+        action = policy.mode() if deterministic else policy.sample(key)
+        return action, policy.log_prob(action)
+
+    def to_environment(self, action: jax.Array) -> jax.Array:
+        """Return drawn actions in the environment's units, clipped to its bounds."""
+        return action if isinstance(self.space, Discrete) else self.space.scale(jnp.clip(action, -1, 1))

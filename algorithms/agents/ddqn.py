@@ -1,0 +1,191 @@
+"""Double deep Q-learning, with discrete actions.
+
+    y = r + discount * Q_target(s', argmax_a Q(s', a))
+    L = mean_i w_i (Q(s_i, a_i) - y_i)^2
+
+Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461. The priority of a sample is `|Q(s, a) - y|`.
+
+Add-ons, which speak to a policy, see the Boltzmann distribution `softmax(Q(s, .) / policy_temperature)`; their terms
+are added to `L`.
+
+Differences from the paper: Adam instead of RMSprop, a target network that follows by averaging (with
+`polyak=0` and a long `target_update_interval` it is copied now and then, as in the paper), gradients clipped by their
+norm instead of errors clipped, exploration that decays with the number of updates.
+
+Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
+took both from the target network); importance weights enter the loss; every environment explores on its own;
+deterministic acting never explores. Class and factory agree on all defaults that are here (the updates of an iteration,
+1 or 50, are a matter of `Plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms.addons import Addon, addon
+from algorithms.agents import losses, optimization
+from algorithms.agents._base import BaseAgent
+from algorithms.agents.optimizers import Optimizers, Schedule
+from algorithms.environments.spaces import Discrete
+from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
+from algorithms.networks.distributions import Categorical
+from algorithms.types import GroupRule, StepInfo
+from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._random.hashing import unrolled
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+
+class DDQNParams(NamedTuple):
+    """Everything that is trained, its gradients, or its optimizers."""
+
+    critic: PyTree
+    addons: tuple[PyTree, ...] = ()
+
+
+class DDQNState(NamedTuple):
+    """The state of double Q-learning."""
+
+    params: DDQNParams
+    target: PyTree  # of the critic
+    optimizer: DDQNParams  # the state of an optimizer for each group
+    epsilon: jax.Array  # float32[]
+    num_updates: jax.Array  # int32[]
+
+
+class DDQN(BaseAgent, Component):
+    """Double Q-learning with epsilon-greedy exploration.
+
+    Args:
+        action_space: `Discrete`.
+        torso: the network below the values.
+        dueling: split values into a state's value and advantages.
+        schedule: factor on the learning rate as a function of the number of updates; any of optax's, or `LinearDecay`.
+        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
+        learning_rate: of Adam.
+        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
+        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
+        max_grad_norm: gradients of a larger global norm are scaled down to it.
+        initial_epsilon: share of random actions at first.
+        epsilon_decay: factor on epsilon at every update.
+        final_epsilon: below which epsilon does not fall.
+        policy_temperature: of the distribution that add-ons see, in units of values.
+        addons: terms to add to the loss.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import environments
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = DDQN(env.action_space, learning_rate=1e-3)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> action, _, _ = agent.act(state, jnp.zeros((3, 4)), (), jax.random.key(1), deterministic=True)
+        >>> action.shape
+        (3,)
+    """
+
+    action_space: Discrete = field(static=True)
+    torso: Torso = field(static=True, default=Torso())
+    dueling: bool = field(static=True, default=False)
+    schedule: Schedule | None = field(static=True, default=None)
+    optimizer: Optimizers | None = field(static=True, default=None)
+    learning_rate: Scalar = 1e-4
+    polyak: Scalar = 0.995
+    target_update_interval: Scalar = 1
+    max_grad_norm: Scalar = 0.5
+    initial_epsilon: Scalar = 1.0
+    epsilon_decay: Scalar = 0.999
+    final_epsilon: Scalar = 0.05
+    policy_temperature: Scalar = 1.0
+    addons: tuple[Addon, ...] = ()
+
+    groups: ClassVar[Mapping[str, GroupRule]] = {"critic": GroupRule("learning_rate")}
+    roles = (("critic", ()),)
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, Discrete):
+            raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
+        require_number(self, "learning_rate", self.learning_rate, 0)
+        for name in ("max_grad_norm", "policy_temperature"):
+            require_positive(self, name)
+        for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
+            require_number(self, name, getattr(self, name), 0, 1)
+        require_count(self, "target_update_interval", self.target_update_interval)
+        require_flag("DDQN", "dueling", self.dueling)
+        addon.check("DDQN", self.addons)
+        optimization.check(self)
+
+    @property
+    def network(self) -> QNetwork:
+        """Values `[A]` of one observation."""
+        return QNetwork(self.action_space.num_actions, self.torso, self.dueling)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
+        """Return the state for observations like `obs`; consumes `key`."""
+        params = DDQNParams(init_network(self.network, key, obs))
+        target = jax.tree.map(jnp.copy, params.critic)  # the same buffer twice could not be donated
+        epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
+        state = DDQNState(params, target, optimization.init(self, params), epsilon, jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Return `()`: acting remembers nothing."""
+        return ()
+
+    def act(
+        self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return the best actions `int32[N]`, each a random one instead with probability epsilon; consumes `key`."""
+        greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
+        if deterministic:
+            return greedy, carry, ()
+        explore, choice = jax.random.uniform(unrolled(key), (2, *greedy.shape), jnp.float32)
+        return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
+
+    def distribution(self, state: DDQNState, obs: PyTree) -> Categorical:
+        """Return the Boltzmann distributions of the values at observations `[B, ...]`."""
+        q = self._values(state.params.critic, obs)
+        return Categorical(jax.nn.log_softmax(q / jnp.asarray(self.policy_temperature, jnp.float32)))
+
+    def features(self, state: DDQNState, obs: PyTree) -> jax.Array:
+        """Return the features `float32[B, F]` below the values."""
+        return torso_features(self.network, state.params.critic, obs)
+
+    def gradients(self, state: DDQNState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
+        """Return the gradient of the loss; `key` is for add-ons."""
+        batch, weights = sample.batch, sample.weights
+        q_next = self._values(state.params.critic, batch.next_obs)
+        next_value = jax.vmap(losses.double_q_value)(q_next, self._values(state.target, batch.next_obs))
+        target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
+
+        def loss(critic: PyTree) -> tuple[jax.Array, Any]:
+            q = self._values(critic, batch.obs)
+            chosen = jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0]
+            error = chosen - target
+            return jnp.mean(weights * error**2), (error, chosen)
+
+        (loss_q, (error, q)), grads = jax.value_and_grad(loss, has_aux=True)(state.params.critic)
+        metrics = {
+            "loss_q": loss_q,
+            "q": jnp.mean(q),
+            "grad_norm_q": optax.tree.norm(grads),
+            "epsilon": state.epsilon,
+        }
+        return addon.add_gradients(self, state, sample, key, DDQNParams(grads), StepInfo(jnp.abs(error), metrics))
+
+    def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
+        """Step the values, then average them into the target network and decay epsilon."""
+        after = optimization.step(self, state, grads, ("critic", "addons"))
+        num_updates = state.num_updates + 1
+        is_due = optimization.is_due(num_updates, self.target_update_interval)
+        target = optimization.polyak(state.target, after.params.critic, self.polyak, is_due)
+        decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
+        epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
+        return DDQNState(after.params, target, after.optimizer, epsilon, num_updates)
+
+    def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
+        return apply_batch(self.network, params, obs)

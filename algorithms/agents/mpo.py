@@ -1,0 +1,307 @@
+"""Maximum a posteriori policy optimization, with discrete and with continuous actions.
+
+    y       = r + discount * E_{a ~ pi_t(. | s')} Q_t(s', a)
+    L_q     = mean_i w_i (Q(s_i, a_i) - y_i)^2 / 2
+    q(a|s)  ~ pi_t(a | s) exp(Q_t(s, a) / eta)                                            (E-step)
+    L_eta   = mean_i w_i eta (epsilon + log E_{a ~ pi_t} exp(Q_t(s_i, a) / eta))
+    L_pi    = mean_i w_i [-E_{a ~ q} log pi(a | s_i) + sum_d alpha_d KL_d]                (M-step)
+    L_alpha = mean_i w_i sum_d alpha_d (epsilon_d - KL_d)
+
+`pi_t` and `Q_t` are target networks, `KL` is from `pi_t` to `pi`. Discrete actions are all summed over, and there is
+one divergence. Continuous ones are drawn from `pi_t`, a Gaussian in `[-1, 1]` that is not squashed (environment and
+critic get its draws clipped), and mean and variance have a divergence and a multiplier `alpha` in each dimension.
+Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920 and https://arxiv.org/abs/1812.02256. The priority of a
+sample is `|Q(s, a) - y|`.
+
+Differences from the paper: targets follow by averaging (`polyak=0` with `target_update_interval=100` copies them as the
+paper does); the critic learns from one or n steps, not by Retrace; temperature and multipliers take a step of Adam each
+update instead of being solved for; draws outside of the bounds are discouraged by an objective of their own, as in
+https://arxiv.org/abs/2005.07513 (`penalized=False` leaves it out).
+
+Differences from PyTorchRL: M-step passes really step the policy; divergences are those of Gaussians, and each drives
+its own multiplier; mean and variance are decoupled; the discrete E-step is weighted by the target policy; sampled and
+replayed actions have the same units; importance weights enter every loss; temperature and multipliers are trained with
+the rest, not by a solver outside. Of its two defaults for `polyak`, that of the factory (0.995) is taken: that of the
+class, 1, freezes the targets. 20 actions are drawn instead of 64, and one M-step pass is made instead of five (which
+were one: only multipliers moved); multipliers begin above 0, and `max_multiplier` bounds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms.addons import Addon, addon
+from algorithms.agents import mpo_losses, optimization
+from algorithms.agents._base import StochasticAgent
+from algorithms.agents._mpo_networks import MPONetworks, MPOTarget, by_constraint
+from algorithms.agents._policies import StochasticPolicy
+from algorithms.agents.mpo_losses import Candidates
+from algorithms.agents.optimizers import Optimizers, Schedule
+from algorithms.environments.spaces import Box, Discrete, Space
+from algorithms.networks import Torso
+from algorithms.types import GroupRule, Metrics, StepInfo
+from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number, require_positive
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+OF_PASSES = ("actor", "multipliers", "addons")  # the groups that take a step in every pass
+
+
+class MPOParams(NamedTuple):
+    """Everything that is trained, its gradients, or its optimizers.
+
+    Temperature and multipliers are positive; what is trained is the inverse of their softplus. In gradients of `K > 1`
+    passes the leaves of `actor`, `multipliers` and `addons` are `[K, ...]`, one entry for each pass.
+    """
+
+    actor: PyTree
+    critic: PyTree
+    temperature: PyTree  # float32[O], of the values and, if penalized, of the distance from the bounds
+    multipliers: PyTree  # float32[2, A] of mean and variance, or float32[1]
+    addons: tuple[PyTree, ...] = ()
+
+
+class MPOState(NamedTuple):
+    """The state of MPO."""
+
+    params: MPOParams
+    target: MPOTarget
+    optimizer: MPOParams  # the state of an optimizer for each group
+    num_updates: jax.Array  # int32[]
+
+
+class MPO(StochasticAgent, Component):
+    """Maximum a posteriori policy optimization.
+
+    Args:
+        action_space: `Discrete` or `Box`.
+        torso: the network below policy and values; they share no parameters.
+        num_samples: actions drawn in each state, if they are continuous.
+        num_passes: `K`, steps of the policy in one update; the critic and the temperature take one.
+        penalized: discourage continuous actions outside of the bounds.
+        schedule: factor on all learning rates as a function of the number of updates, as in optax.
+        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q: of the critic.
+        learning_rate_pi: of the policy.
+        learning_rate_dual: of temperature and multipliers.
+        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
+        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
+        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
+        dual_constraint: how far the E-step may go from the target policy, as a divergence.
+        penalty_constraint: the same for the objective that keeps actions inside of the bounds.
+        kl_mean_constraint: how far the M-step may move the mean, in each dimension.
+        kl_variance_constraint: how far it may change the variance.
+        kl_constraint: how far it may change discrete probabilities.
+        initial_temperature: at first.
+        initial_multiplier: of the mean, or of discrete probabilities, at first.
+        initial_variance_multiplier: of the variance at first.
+        max_multiplier: above which temperature and multipliers do not rise.
+        addons: terms to add to the policy's loss.
+
+    Example:
+        >>> from algorithms import environments
+        >>> env = environments.make("Pendulum-v1")
+        >>> agent = MPO(env.action_space, learning_rate_q=1e-3, num_samples=10)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> action, _, _ = agent.act(state, jnp.zeros((3, 3)), (), jax.random.key(1))
+        >>> action.shape
+        (3, 1)
+    """
+
+    action_space: Space = field(static=True)
+    torso: Torso = field(static=True, default=Torso())
+    num_samples: int = field(static=True, default=20)
+    num_passes: int = field(static=True, default=1)
+    penalized: bool = field(static=True, default=True)
+    schedule: Schedule | None = field(static=True, default=None)
+    optimizer: Optimizers | None = field(static=True, default=None)
+    learning_rate_q: Scalar = 1e-4
+    learning_rate_pi: Scalar = 1e-4
+    learning_rate_dual: Scalar = 1e-2
+    polyak: Scalar = 0.995
+    target_update_interval: Scalar = 1
+    max_grad_norm: Scalar = 0.1
+    dual_constraint: Scalar = 0.1
+    penalty_constraint: Scalar = 1e-3
+    kl_mean_constraint: Scalar = 0.01
+    kl_variance_constraint: Scalar = 1e-4
+    kl_constraint: Scalar = 0.01
+    initial_temperature: Scalar = 1.0
+    initial_multiplier: Scalar = 1.0
+    initial_variance_multiplier: Scalar = 10.0
+    max_multiplier: Scalar = 1e4
+    addons: tuple[Addon, ...] = ()
+
+    renamed: ClassVar[Mapping[str, str]] = {"is_penalized": "penalized"}
+    groups: ClassVar[Mapping[str, GroupRule]] = {
+        "actor": GroupRule("learning_rate_pi"),
+        "critic": GroupRule("learning_rate_q"),
+        "temperature": GroupRule("learning_rate_dual", is_clipped=False),
+        "multipliers": GroupRule("learning_rate_dual", is_clipped=False),
+    }
+    roles = (("actor", ()), ("critic", ()))
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"MPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
+        require_integer("MPO", "num_samples", self.num_samples, 1)
+        require_integer("MPO", "num_passes", self.num_passes, 1)
+        require_number(self, "polyak", self.polyak, 0, 1)
+        for name, value in vars(self).items():
+            if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
+                require_number(self, name, value, 0)
+        require_positive(self, "max_grad_norm")
+        require_count(self, "target_update_interval", self.target_update_interval)
+        require_flag("MPO", "penalized", self.penalized)
+        addon.check("MPO", self.addons)
+        optimization.check(self)
+
+    @property
+    def networks(self) -> MPONetworks:
+        """Policy and critic, without their parameters."""
+        return MPONetworks(self.action_space, self.torso, self.num_samples, self.penalized)
+
+    @property
+    def policy(self) -> StochasticPolicy:
+        """The policy, without its parameters."""
+        return self.networks.policy
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
+        """Return the first state, for observations and actions like these; consumes `key`."""
+        networks = self.networks.init(key, obs, action)
+        temperature = jnp.full(self.networks.num_objectives, mpo_losses.raw_dual(self.initial_temperature))
+        multipliers = by_constraint(self.action_space, self.initial_multiplier, self.initial_variance_multiplier)
+        params = MPOParams(*networks, temperature, mpo_losses.raw_dual(multipliers))
+        target = jax.tree.map(jnp.copy, networks)  # the same buffer twice could not be donated
+        state = MPOState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
+
+    def act(
+        self, state: MPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`."""
+        action, _ = self.policy.act(state.params.actor, obs, key, deterministic)
+        return self.policy.to_environment(action), carry, ()
+
+    def gradients(self, state: MPOState, sample: Sample, key: jax.Array) -> tuple[MPOParams, StepInfo]:
+        """Return the gradients of all groups; consumes `key`.
+
+        Critic and temperature have one gradient each, at the present parameters. The policy, its multipliers and the
+        add-ons have one for each of `K` passes: the first at the present parameters, each later one where a step along
+        the one before leads. All passes have the same candidates, and metrics are those of the last one.
+
+        With `K > 1`, gradients that are averaged over devices are not those of one device that sees all samples. Each
+        device makes its passes alone, and `apply` then goes along the averages, pass by pass. Both differ from the
+        second pass on, by as much as devices differ after a step.
+        """
+        key_here, key_next = split(key)
+        candidates = self.networks.candidates(state.target, sample.batch.obs, key_here)
+        target = self.networks.td_target(state.target, sample.batch, key_next)
+        (loss_q, (q, error)), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(
+            state.params.critic, sample, target
+        )
+        metrics = {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
+        passes = []
+        for number in range(self.num_passes):
+            state = self._step_policy(state, passes[-1]) if number else state
+            # Add-ons make the same draws in all passes.
+            grads, of_pass = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
+            passes.append(grads)
+            metrics |= of_pass
+        grads = _stacked(passes)._replace(critic=critic)
+        return grads, StepInfo(jnp.abs(error), metrics)
+
+    def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
+        """Step the critic and the temperature once, policy and multipliers in all passes; then average the targets."""
+        after = optimization.step(self, state, grads, ("critic", "temperature"))
+        after = after._replace(params=self._clip_duals(after.params))
+        for number in range(self.num_passes):
+            after = self._step_policy(after, _of_pass(grads, number, self.num_passes))
+        num_updates = state.num_updates + 1
+        is_due = optimization.is_due(num_updates, self.target_update_interval)
+        online = MPOTarget(after.params.actor, after.params.critic)
+        target = optimization.polyak(state.target, online, self.polyak, is_due)
+        return after._replace(target=target, num_updates=num_updates)
+
+    def _pass(
+        self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
+    ) -> tuple[MPOParams, Metrics]:
+        """Return the gradients of one pass, without that of the critic."""
+        duals = state.params.temperature, state.params.multipliers
+        (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(
+            (state.params.actor, duals), sample, candidates
+        )
+        metrics["grad_norm_pi"] = optax.tree.norm(actor)
+        grads = MPOParams(actor, optax.tree.zeros_like(state.params.critic), *duals)
+        grads, info = addon.add_gradients(self, state, sample, key, grads, StepInfo(sample.weights, metrics))
+        return grads, info.metrics
+
+    def _step_policy(self, state: MPOState, grads: MPOParams) -> MPOState:
+        """Make the step of one pass."""
+        state = optimization.step(self, state, grads, OF_PASSES)
+        return state._replace(params=self._clip_duals(state.params))
+
+    def _clip_duals(self, params: MPOParams) -> MPOParams:
+        return params._replace(
+            temperature=mpo_losses.clip_dual(params.temperature, self.max_multiplier),
+            multipliers=mpo_losses.clip_dual(params.multipliers, self.max_multiplier),
+        )
+
+    def _critic_loss(
+        self, params: PyTree, sample: Sample, target: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        q = self.networks.values(params, sample.batch.obs, sample.batch.action)
+        error = q - target
+        return 0.5 * jnp.mean(sample.weights * error**2), (q, error)
+
+    def _policy_loss(
+        self, trained: tuple[PyTree, tuple[jax.Array, jax.Array]], sample: Sample, candidates: Candidates
+    ) -> tuple[jax.Array, Metrics]:
+        actor, duals = trained
+        temperature, multipliers = map(mpo_losses.dual, duals)
+        is_discrete = isinstance(self.action_space, Discrete)
+        limits = by_constraint(
+            self.action_space,
+            self.kl_constraint if is_discrete else self.kl_mean_constraint,
+            self.kl_variance_constraint,
+        )
+        reach = jnp.stack([jnp.asarray(e, jnp.float32) for e in (self.dual_constraint, self.penalty_constraint)])
+        online = self.policy.distribution(actor, sample.batch.obs)
+        loss_pi, loss_eta, loss_kl, kl = jax.vmap(mpo_losses.state_losses, in_axes=(0, 0, None, None, None, None))(
+            online, candidates, temperature, reach[: temperature.size], multipliers, limits
+        )
+        metrics = {
+            "loss_pi": jnp.mean(loss_pi),
+            "loss_temperature": jnp.mean(loss_eta),
+            "temperature": temperature[0],
+            "multiplier": jnp.mean(multipliers[0]),
+            "kl": jnp.mean(kl[:, 0]),
+            "entropy": jnp.mean(online.entropy()),
+        }
+        if not is_discrete:
+            metrics |= {"multiplier_variance": jnp.mean(multipliers[1]), "kl_variance": jnp.mean(kl[:, 1])}
+        return jnp.mean(sample.weights * (loss_pi + loss_eta + loss_kl)), metrics
+
+
+def _stacked(passes: list[MPOParams]) -> MPOParams:
+    """Return the gradients of all passes, `[K, ...]` if there are several; the temperature has the same in all."""
+    if len(passes) == 1:
+        return passes[0]
+    stacked = {
+        name: jax.tree.map(lambda *leaves: jnp.stack(leaves), *(getattr(one, name) for one in passes))
+        for name in OF_PASSES
+    }
+    return passes[0]._replace(**stacked)
+
+
+def _of_pass(grads: MPOParams, number: int, num_passes: int) -> MPOParams:
+    """Return the gradients of one pass."""
+    if num_passes == 1:
+        return grads
+    return grads._replace(**{name: jax.tree.map(lambda leaf: leaf[number], getattr(grads, name)) for name in OF_PASSES})

@@ -1,0 +1,190 @@
+"""Proximal policy optimization, on-policy, with discrete and with continuous actions.
+
+    r_i  = pi(a_i | s_i) / pi_old(a_i | s_i)
+    L_pi = mean_i [-min(r_i A_i, clip(r_i, 1 - c, 1 + c) A_i) - c_H H(pi(. | s_i))]
+    L_v  = mean_i (V(s_i) - R_i)^2 / 2
+
+with advantages `A` and returns `R` of GAE(lambda), which see through time limits: an episode that was cut off goes on
+with the value of its true last observation. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous
+actions are Gaussian in `[-1, 1]`; the environment gets them clipped.
+
+Trained by the same loop as the others, with a `Rollout` as the buffer: every iteration collects `plan.update_every`
+steps and makes `plan.num_updates` updates of `plan.mini_batch_size` rows, shuffled anew in every epoch.
+
+Differences from the paper: actor and critic share no parameters and have an optimizer each, so the objective needs no
+coefficient for the value; gradients are clipped by their norm, either's apart; advantages are normalized over the
+rollout, unless the `Rollout` is told otherwise; the standard deviation depends on the observation.
+
+Differences from PyTorchRL: PPO is not among the algorithms of its off-policy part; the rollouts are those of l2r's
+PPOBuffer, with returns that are returns and explicit last values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms.addons import Addon, addon
+from algorithms.agents import losses, optimization
+from algorithms.agents._base import ActorCritic, StochasticAgent
+from algorithms.agents._policies import StochasticPolicy
+from algorithms.agents.optimizers import Optimizers, Schedule
+from algorithms.environments.spaces import Box, Discrete, Space
+from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
+from algorithms.types import GroupRule, StepInfo
+from jaxrl_buffers._checks import require_number, require_positive
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
+
+
+class PPOState(NamedTuple):
+    """The state of PPO."""
+
+    params: ActorCritic
+    optimizer: ActorCritic  # the state of an optimizer for each group
+    num_updates: jax.Array  # int32[]
+
+
+class PPO(StochasticAgent, Component):
+    """Proximal policy optimization by the clipped objective.
+
+    Args:
+        action_space: `Discrete` or `Box`.
+        torso: the network below policy and values; they share no parameters.
+        schedule: factor on all learning rates as a function of the number of updates, as in optax.
+        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
+        learning_rate_pi: of the policy.
+        learning_rate_v: of the critic.
+        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
+        clip_range: how far from 1 the ratio of probabilities is followed.
+        entropy_coefficient: weight of the bonus for entropy.
+        addons: terms to add to the policy's loss.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import Plan, environments, train
+        >>> env = environments.make("CartPole-v1")
+        >>> agent, rollout = PPO(env.action_space), jb.rollout(32, num_envs=4)
+        >>> plan = Plan(512, 4, start_steps=0, update_every=128, num_updates=8, mini_batch_size=32, test_every=0)
+        >>> state, metrics = jax.jit(lambda key: train(key, agent, rollout, env, plan))(jax.random.key(0))
+        >>> metrics["returns"].shape
+        (1, 5)
+    """
+
+    action_space: Space = field(static=True)
+    torso: Torso = field(static=True, default=Torso())
+    schedule: Schedule | None = field(static=True, default=None)
+    optimizer: Optimizers | None = field(static=True, default=None)
+    learning_rate_pi: Scalar = 3e-4
+    learning_rate_v: Scalar = 3e-4
+    max_grad_norm: Scalar = 0.5
+    clip_range: Scalar = 0.2
+    entropy_coefficient: Scalar = 0.0
+    addons: tuple[Addon, ...] = ()
+
+    groups: ClassVar[Mapping[str, GroupRule]] = {
+        "actor": GroupRule("learning_rate_pi"),
+        "critic": GroupRule("learning_rate_v"),
+    }
+    learns_from_columns = False
+    roles = (("actor", ()), ("critic", ()))
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
+        for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):
+            require_number(self, name, getattr(self, name), 0)
+        require_positive(self, "max_grad_norm")
+        addon.check("PPO", self.addons)
+        optimization.check(self)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
+        """Return the state for observations like `obs`; consumes `key`."""
+        key_actor, key_critic = split(key)
+        params = ActorCritic(self.policy.init_actor(key_actor, obs), init_network(self._critic, key_critic, obs))
+        state = PPOState(params, optimization.init(self, params), jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
+
+    def act(
+        self, state: PPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`.
+
+        The extras are the action as it was drawn, before clipping, and its log-probability.
+        """
+        action, log_prob = self.policy.act(state.params.actor, obs, key, deterministic)
+        return self.policy.to_environment(action), carry, {"action": action, "log_prob": log_prob}
+
+    def value(self, state: PPOState, obs: PyTree) -> jax.Array:
+        """Return the critic's values `float32[N]` of observations `[N, ...]`."""
+        return self._values(state.params.critic, obs)
+
+    def values(self, state: PPOState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        # All rows at once: one large product, where acting would need many small ones.
+        both = jax.tree.map(
+            lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
+        )
+        value, next_value = self.value(state, both).reshape(2, *chunk.reward.shape)
+        return value, next_value
+
+    def gradients(self, state: PPOState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
+        """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is for add-ons."""
+        (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
+        (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
+        metrics |= {
+            "loss_v": loss_v,
+            "grad_norm_pi": optax.tree.norm(actor),
+            "grad_norm_v": optax.tree.norm(critic),
+        }
+        info = StepInfo(jnp.abs(error), metrics)
+        return addon.add_gradients(self, state, sample, key, ActorCritic(actor, critic), info)
+
+    def apply(self, state: PPOState, grads: ActorCritic) -> PPOState:
+        """Step actor and critic."""
+        after = optimization.step(self, state, grads, ("actor", "critic", "addons"))
+        return after._replace(num_updates=state.num_updates + 1)
+
+    @property
+    def policy(self) -> StochasticPolicy:
+        """The policy, without its parameters."""
+        return StochasticPolicy(self.action_space, self.torso)
+
+    @property
+    def _critic(self) -> ValueNetwork:
+        return ValueNetwork(self.torso)
+
+    def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
+        return apply_batch(self._critic, params, obs)
+
+    def _policy_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+        batch, old_log_prob = sample.batch, sample.batch.extras["log_prob"]
+        policy = self.policy.distribution(params, batch.obs)
+        log_prob, entropy = policy.log_prob(batch.extras["action"]), policy.entropy()
+        clip_range = jnp.asarray(self.clip_range, jnp.float32)
+        surrogate = jax.vmap(losses.clipped_surrogate_loss, in_axes=(0, 0, 0, None))(
+            log_prob, old_log_prob, batch.advantage, clip_range
+        )
+        log_ratio = log_prob - old_log_prob
+        metrics = {
+            "loss_pi": _mean(surrogate, sample.weights),
+            "entropy": _mean(entropy, sample.weights),
+            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights),  # of the old from the new policy
+            "clip_fraction": _mean((jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(jnp.float32), sample.weights),
+        }
+        bonus = jnp.asarray(self.entropy_coefficient, jnp.float32) * metrics["entropy"]
+        return metrics["loss_pi"] - bonus, metrics
+
+    def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, Any]:
+        error = self._values(params, sample.batch.obs) - sample.batch.return_
+        return 0.5 * _mean(error**2, sample.weights), error
+
+
+def _mean(values: jax.Array, weights: jax.Array) -> jax.Array:
+    """Average over the rows that count."""
+    return jnp.sum(weights * values) / jnp.maximum(jnp.sum(weights), 1)

@@ -1,0 +1,232 @@
+"""Soft actor-critic, with continuous or discrete actions.
+
+    y       = r + discount * (min_j Q_target,j(s', a') - alpha log pi(a' | s')),   a' ~ pi(. | s')
+    L_q     = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
+    L_pi    = mean_i w_i (alpha log pi(a | s_i) - min_j Q_j(s_i, a)),              a ~ pi(. | s_i)
+    L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
+
+Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. With continuous actions the policy is a Gaussian squashed by
+`tanh`; critics see actions in `[-1, 1]`, and the target entropy `H` is counted there. With discrete actions every term
+in `a` and `a'` is its exact expectation under the policy; Christodoulou (2019), https://arxiv.org/abs/1910.07207. The
+priority of a sample is `mean_j |Q_j(s, a) - y|`.
+
+Differences from the papers: gradients are clipped by their norm; `alpha` may be fixed; with discrete actions `H` is
+`0.5 log A`, where the paper has `0.98 log A`: so near the largest possible entropy that the temperature grows without
+end when there are few actions. `H` may fall linearly during training.
+
+Differences from PyTorchRL: the gradient of the temperature is part of the gradients, so that it also trains in
+parallel; a target entropy of 0 is a target entropy of 0; actions of any bounds are scored in `[-1, 1]`; probabilities
+come from `log_softmax`, without a small constant inside the logarithm; `target_entropy_ratio` replaces the fixed 0.98.
+Class and factory agree on all defaults that are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from algorithms.addons import Addon, addon
+from algorithms.agents import losses, optimization
+from algorithms.agents._base import StochasticAgent
+from algorithms.agents._soft_policies import ContinuousSoftPolicy, DiscreteSoftPolicy, SoftPolicy
+from algorithms.agents.optimizers import Optimizers, Schedule
+from algorithms.environments.spaces import Box, Discrete, Space
+from algorithms.networks import Torso
+from algorithms.types import GroupRule, StepInfo
+from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import PyTree, Sample, Scalar
+
+NUM_CRITICS = 2
+
+
+class SACParams(NamedTuple):
+    """Everything that is trained, its gradients, or its optimizers."""
+
+    actor: PyTree
+    critic: PyTree  # leaves [2, ...]
+    log_alpha: PyTree  # float32[]
+    addons: tuple[PyTree, ...] = ()
+
+
+class SACState(NamedTuple):
+    """The state of soft actor-critic."""
+
+    params: SACParams
+    target: PyTree  # of the critics
+    optimizer: SACParams  # the state of an optimizer for each group
+    num_updates: jax.Array  # int32[]
+
+
+class SAC(StochasticAgent, Component):
+    """Soft actor-critic with two critics and a learned or fixed temperature.
+
+    Args:
+        action_space: `Box` or `Discrete`.
+        torso: the network below actor and critics.
+        learn_alpha: learn the temperature; with False it stays at `initial_alpha`.
+        schedule: factor on all learning rates as a function of the number of updates, as in optax.
+        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q, learning_rate_pi, learning_rate_alpha: of Adam, for critics, actor and temperature.
+        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
+        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
+        max_grad_norm: gradients of a larger global norm are scaled down to it, critics and actor apart.
+        initial_alpha: the temperature at first.
+        target_entropy: of the policy. By default minus the number of components, for continuous actions in `[-1, 1]`,
+            and a share of the largest possible one for discrete actions.
+        target_entropy_ratio: that share; the target entropy of `A` discrete actions is `ratio * log A`.
+        final_target_entropy_ratio: to which the ratio falls linearly.
+        annealing_updates: how many updates that takes; with 0 the ratio stays as it is.
+        addons: terms to add to the policy's loss.
+
+    Example:
+        >>> from algorithms import environments
+        >>> env = environments.make("Pendulum-v1")
+        >>> agent = SAC(env.action_space, learning_rate_q=1e-3)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> action, _, _ = agent.act(state, jnp.zeros((3, 3)), (), jax.random.key(1))
+        >>> action.shape
+        (3, 1)
+    """
+
+    action_space: Space = field(static=True)
+    torso: Torso = field(static=True, default=Torso())
+    learn_alpha: bool = field(static=True, default=True)
+    schedule: Schedule | None = field(static=True, default=None)
+    optimizer: Optimizers | None = field(static=True, default=None)
+    learning_rate_q: Scalar = 1e-4
+    learning_rate_pi: Scalar = 1e-4
+    learning_rate_alpha: Scalar = 1e-4
+    polyak: Scalar = 0.995
+    target_update_interval: Scalar = 1
+    max_grad_norm: Scalar = 0.5
+    initial_alpha: Scalar = 1.0
+    target_entropy: Scalar | None = None
+    target_entropy_ratio: Scalar = 0.5
+    final_target_entropy_ratio: Scalar = 0.1
+    annealing_updates: Scalar = 0
+    addons: tuple[Addon, ...] = ()
+
+    renamed: ClassVar[Mapping[str, str]] = {"learns_alpha": "learn_alpha"}
+    groups: ClassVar[Mapping[str, GroupRule]] = {
+        "actor": GroupRule("learning_rate_pi"),
+        "critic": GroupRule("learning_rate_q"),
+        "log_alpha": GroupRule("learning_rate_alpha", is_clipped=False),
+    }
+    roles = (("actor", ()), ("critic", (NUM_CRITICS,)))
+
+    def __post_init__(self):
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
+        require_flag("SAC", "learn_alpha", self.learn_alpha)
+        for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "initial_alpha"):
+            require_number(self, name, getattr(self, name), 0)
+        for name in ("max_grad_norm", "initial_alpha") if self.learn_alpha else ("max_grad_norm",):
+            require_positive(self, name)
+        for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
+            require_number(self, name, getattr(self, name), 0, 1)
+        for name in ("target_update_interval", "annealing_updates"):
+            require_count(self, name, getattr(self, name))
+        if self.target_entropy is not None:
+            require_number(self, "target_entropy", self.target_entropy, -float(FLOAT32.max))
+        addon.check("SAC", self.addons)
+        optimization.check(self)
+
+    @property
+    def policy(self) -> SoftPolicy:
+        """Policy and critics for the kind of actions, without their parameters."""
+        if isinstance(self.action_space, Discrete):
+            return DiscreteSoftPolicy(self.action_space, self.torso)
+        return ContinuousSoftPolicy(self.action_space, self.torso)
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
+        """Return the state for observations and actions like these; consumes `key`."""
+        key_actor, key_critic = split(key)
+        critic = self.policy.init_critics(key_critic, NUM_CRITICS, obs, action)
+        log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
+        params = SACParams(self.policy.init_actor(key_actor, obs), critic, log_alpha)
+        target = jax.tree.map(jnp.copy, critic)  # the same buffer twice could not be donated
+        state = SACState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
+        return addon.init(self, state, key, obs, action)
+
+    def act(
+        self, state: SACState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """Return drawn actions `[N, ...]`, or with `deterministic` the likeliest ones; consumes `key`."""
+        return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
+
+    def gradients(self, state: SACState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
+        """Return the gradients of critics, actor and temperature, all at the present parameters; consumes `key`."""
+        noise = self.policy.noise(key, 2, sample.weights.shape[0])
+        target = self._target(state, sample, noise[0])
+        (loss_q, (q, error)), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(
+            state.params.critic, sample, target
+        )
+        (loss_pi, log_prob), actor = jax.value_and_grad(self._actor_loss, has_aux=True)(
+            state.params.actor, state, sample, noise[1]
+        )
+        loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(
+            state.params.log_alpha, sample, log_prob, self._target_entropy(state.num_updates)
+        )
+        metrics = {
+            "loss_q": loss_q,
+            "loss_pi": loss_pi,
+            "loss_alpha": loss_alpha,
+            "alpha": jnp.exp(state.params.log_alpha),
+            "entropy": -jnp.mean(log_prob),
+            "q": jnp.mean(q),
+            "grad_norm_q": optax.tree.norm(critic),
+            "grad_norm_pi": optax.tree.norm(actor),
+        }
+        grads, info = SACParams(actor, critic, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
+        return addon.add_gradients(self, state, sample, key, grads, info)
+
+    def apply(self, state: SACState, grads: SACParams) -> SACState:
+        """Step critics, actor and temperature, then average the critics into their targets."""
+        trained = ("log_alpha",) if self.learn_alpha else ()
+        after = optimization.step(self, state, grads, ("actor", "critic", *trained, "addons"))
+        num_updates = state.num_updates + 1
+        is_due = optimization.is_due(num_updates, self.target_update_interval)
+        target = optimization.polyak(state.target, after.params.critic, self.polyak, is_due)
+        return after._replace(target=target, num_updates=num_updates)
+
+    def _target(self, state: SACState, sample: Sample, noise: Any) -> jax.Array:
+        batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)
+        value, log_prob = self.policy.expect(state.params.actor, state.target, batch.next_obs, noise)
+        value = jax.vmap(losses.soft_value, in_axes=(0, 0, None))(value, log_prob, alpha)
+        return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
+
+    def _critic_loss(self, critic: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, Any]:
+        q = self.policy.values(critic, sample.batch.obs, sample.batch.action)
+        error = q - target[None]
+        return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
+
+    def _actor_loss(self, actor: PyTree, state: SACState, sample: Sample, noise: Any) -> tuple[jax.Array, jax.Array]:
+        value, log_prob = self.policy.expect(actor, state.params.critic, sample.batch.obs, noise)
+        alpha = jnp.exp(state.params.log_alpha)
+        loss = jax.vmap(losses.soft_policy_loss, in_axes=(0, 0, None))(value, log_prob, alpha)
+        return jnp.mean(sample.weights * loss), log_prob
+
+    def _temperature_loss(
+        self, log_alpha: jax.Array, sample: Sample, log_prob: jax.Array, target_entropy: jax.Array
+    ) -> jax.Array:
+        loss = jax.vmap(losses.temperature_loss, in_axes=(None, 0, None))(log_alpha, log_prob, target_entropy)
+        return jnp.mean(sample.weights * loss)
+
+    def _target_entropy(self, num_updates: jax.Array) -> jax.Array:
+        if self.target_entropy is not None:
+            return jnp.asarray(self.target_entropy, jnp.float32)
+        if isinstance(self.action_space, Box):
+            return jnp.asarray(-self.action_space.size, jnp.float32)
+        first, last, duration = (
+            jnp.asarray(value, jnp.float32)
+            for value in (self.target_entropy_ratio, self.final_target_entropy_ratio, self.annealing_updates)
+        )
+        progress = jnp.where(duration > 0, jnp.minimum(num_updates / jnp.maximum(duration, 1), 1), 0)
+        ratio = first + progress.astype(jnp.float32) * (last - first)
+        return ratio * jnp.log(jnp.asarray(self.action_space.num_actions, jnp.float32))

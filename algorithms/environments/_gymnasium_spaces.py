@@ -1,0 +1,81 @@
+"""Gymnasium's spaces in our terms: observations as pytrees of arrays, actions as `Discrete` and `Box`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from algorithms.environments.spaces import Box, Discrete, Space
+from jaxrl_buffers.types import PyTree
+
+
+def encode(space: gymnasium.Space, value: Any) -> PyTree:
+    """Return observations of a space as arrays, one or many: `value` may have any leading axes.
+
+    Numbers of a Box keep their shape: floating-point ones become `float32`, integers `int32`, and `uint8` and `bool`
+    stay what they are. A choice among `n` (Discrete, each component of MultiDiscrete) becomes `n` booleans, of which
+    one is True.
+    """
+    match space:
+        case gymnasium.spaces.Dict():
+            return {name: encode(part, value[name]) for name, part in space.spaces.items()}
+        case gymnasium.spaces.Tuple():
+            return tuple(encode(part, each) for part, each in zip(space.spaces, value, strict=True))
+        case gymnasium.spaces.Discrete():
+            return _one_hot(np.asarray(value) - space.start, int(space.n))
+        case gymnasium.spaces.MultiDiscrete():
+            chosen = np.asarray(value) - space.start
+            chosen = chosen.reshape(*chosen.shape[: chosen.ndim - space.nvec.ndim], -1)
+            parts = [_one_hot(chosen[..., index], int(size)) for index, size in enumerate(space.nvec.ravel())]
+            return np.concatenate(parts, axis=-1)
+        case gymnasium.spaces.MultiBinary():
+            return np.asarray(value, bool)
+        case gymnasium.spaces.Box():
+            return np.asarray(value, _dtype(space))
+    raise ValueError(
+        f"observations of {type(space).__name__} cannot be stored as arrays; wrap the environment so that they are of "
+        "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
+    )
+
+
+def structure(space: gymnasium.Space) -> PyTree:
+    """Return the shapes and dtypes of one encoded observation."""
+    example = encode(space, space.sample())
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), example)
+
+
+def action_space(space: gymnasium.Space, name: str) -> Space:
+    """Return what an agent may do; refuse what no agent can act in."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return Discrete(int(space.n))
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ValueError(f"{name} has the action space {space}; agents act in Discrete and in Box.")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ValueError(
+            f"{name} has unbounded actions {space}; wrap it in gymnasium.wrappers.RescaleAction or in a factory of "
+            "your own, so that they have finite bounds."
+        )
+    return Box(*(tuple(np.asarray(bound, np.float32).ravel().tolist()) for bound in (space.low, space.high)))
+
+
+def decode_actions(space: gymnasium.Space, action: np.ndarray) -> np.ndarray:
+    """Return actions `[N, ...]` of an agent as the environment takes them."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return action.astype(space.dtype) + space.start
+    assert isinstance(space, gymnasium.spaces.Box)  # see `action_space`
+    action = action.reshape(action.shape[0], *space.shape)
+    # Scaling may round to a number just outside of the bounds, which some environments refuse.
+    return np.clip(action, space.low, space.high).astype(space.dtype)
+
+
+def _one_hot(chosen: np.ndarray, size: int) -> np.ndarray:
+    return chosen[..., None] == np.arange(size)
+
+
+def _dtype(space: gymnasium.spaces.Box) -> np.dtype:
+    if space.dtype in (np.uint8, np.bool_):
+        return space.dtype
+    return np.dtype(np.float32 if np.issubdtype(space.dtype, np.floating) else np.int32)

@@ -1,0 +1,110 @@
+"""Brax's environments in gymnax's interface, so that they run inside the compiled program.
+
+Brax's own wrappers put the first state of a run in the place of the last observation of an episode, and begin every
+episode with it. Here the last observation is handed over, the time limit counts as `truncated`, and every episode
+begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algorithms.environments._gymnax import spaces
+from algorithms.environments.environment import Environment, wrap
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers.types import PyTree
+
+# mujoco.mjx prints that it has no warp, and Brax imports jaxopt, which warns that it is not maintained.
+with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from brax import envs as _brax
+
+envs: Any = _brax  # which is checked only where the extra is installed
+
+NOT_MAINTAINED = "Brax System"  # how a warning begins that is of no use to those who asked for Brax
+
+
+class BraxState(NamedTuple):
+    """One environment in the middle of its episode."""
+
+    inner: Any
+    time: jax.Array  # int32[]
+
+
+@struct.dataclass
+class BraxParams:
+    """The time limit."""
+
+    max_steps_in_episode: int = 1_000
+
+
+class FromBrax:
+    """A Brax environment, without wrappers, as one of gymnax.
+
+    Args:
+        env: the environment.
+        name: what to call it.
+        episode_length: the time limit, in steps.
+    """
+
+    def __init__(self, env: Any, name: str, episode_length: int = 1_000):
+        require_integer("FromBrax", "episode_length", episode_length, 1)
+        self.env, self.name = env, name
+        self.default_params = BraxParams(episode_length)
+
+    def action_space(self, params: BraxParams) -> spaces.Box:
+        """All of Brax's environments take actions in [-1, 1]."""
+        return spaces.Box(-1.0, 1.0, (self.env.action_size,))
+
+    def reset(self, key: jax.Array, params: BraxParams) -> tuple[PyTree, BraxState]:
+        """Begin an episode; consumes `key`."""
+        inner = self.env.reset(key)
+        return inner.obs, BraxState(inner, jnp.zeros((), jnp.int32))
+
+    def step(self, key: jax.Array, state: BraxState, action: jax.Array, params: BraxParams) -> tuple[Any, ...]:
+        """Take a step, and begin the next episode if it ends this one; consumes `key`."""
+        after, time = self.env.step(state.inner, action), state.time + 1
+        terminated = after.done.astype(bool)
+        truncated = ~terminated & (time >= params.max_steps_in_episode)
+        _, fresh = self.reset(key, params)
+        ended = terminated | truncated
+        following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, BraxState(after, time))
+        info = {"final_observation": after.obs}
+        return following.inner.obs, following, after.reward, terminated, truncated, info
+
+
+def make(name: str, episode_length: int = 1_000, obs_dtype: str | None = None, **options: Any) -> Environment:
+    """Return one of Brax's environments by name.
+
+    Args:
+        name: such as `ant` or `inverted_pendulum`.
+        episode_length: the time limit, in steps.
+        obs_dtype: as in `environments.make`.
+        **options: for the environment's constructor, such as `backend="mjx"`.
+
+    Example:
+        >>> from algorithms import environments
+        >>> environments.make("brax:inverted_pendulum").action_space  # doctest: +SKIP
+        Box(low=(-1.0,), high=(1.0,))
+    """
+    known = sorted(envs._envs)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
+        raise ValueError(f"Brax has no environment {name!r}; did you mean {' or '.join(near)}?")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", NOT_MAINTAINED, UserWarning)
+        env = envs.get_environment(name, **options)
+    return from_brax(env, f"brax:{name}", episode_length, obs_dtype)
+
+
+def from_brax(env: Any, name: str, episode_length: int = 1_000, obs_dtype: str | None = None) -> Environment:
+    """Return a Brax environment, without wrappers, ready for training."""
+    return wrap(FromBrax(env, name, episode_length), name=name, obs_dtype=obs_dtype)

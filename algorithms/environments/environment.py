@@ -1,0 +1,258 @@
+"""Environments side by side, with the true successor of every step.
+
+The adapter speaks gymnax >= 1.0: an environment that ends is reset at once, `terminated` and `truncated` are told
+apart, and the last observation of an episode is handed over as `next_obs`, never the one after the reset. Any object
+with gymnax's `reset`, `step`, `action_space` and `default_params` will do; `gymnax.register` gives it a name.
+
+It gets keys of the type that the caller passed, typed or raw, and may keep them. Shapes are asked for with typed ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algorithms.environments import masked  # makes its names known
+from algorithms.environments._gymnax import gymnax
+from algorithms.environments._gymnax import spaces as gymnax_spaces
+from algorithms.environments.described import Finished, transition_like
+from algorithms.environments.goals import Goal
+from algorithms.environments.spaces import Box, Discrete, Space
+from jaxrl_buffers._checks import require_choice
+from jaxrl_buffers._random.hashing import is_typed, split, unrolled
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import PyTree, Scalar, Transition
+
+KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules of classes that may get unrolled keys
+OBS_DTYPES = ("bool", "uint8")  # smaller ones than those which environments give
+NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # to see whether such a dtype can hold the observations
+
+
+class EnvironmentState(NamedTuple):
+    """`N` environments in the middle of their episodes."""
+
+    inner: PyTree  # gymnax states, leaves [N, ...]
+    obs: PyTree  # [N, ...]
+    episode_return: jax.Array  # float32[N], of the episode that is under way
+    episode_length: jax.Array  # int32[N]
+
+
+class Environment(Component):
+    """Any number of copies of one gymnax environment.
+
+    Args:
+        env: a gymnax environment.
+        params: its parameters; leaves, so that physics can be vmapped.
+        name: what to call it.
+        action_space: what an agent may do.
+        obs_dtype: what floating-point leaves of observations are turned into; None to leave them.
+
+    Example:
+        >>> env = make("CartPole-v1")
+        >>> state = env.reset(jax.random.key(0), num_envs=4)
+        >>> state, transition, finished = env.step(state, jnp.zeros(4, jnp.int32), jax.random.key(1))
+        >>> transition.next_obs.shape, env.action_space
+        ((4, 4), Discrete(num_actions=2))
+    """
+
+    env: Any = field(static=True)
+    params: PyTree
+    name: str = field(static=True)
+    action_space: Space = field(static=True)
+    obs_dtype: str | None = field(static=True, default=None)
+
+    @property
+    def obs(self) -> PyTree:
+        """Shapes and dtypes of one observation."""
+        return self._structure()[0]
+
+    @property
+    def max_episode_length(self) -> Scalar | None:
+        """The time limit, if the environment's parameters name one."""
+        return getattr(self.params, "max_steps_in_episode", None)
+
+    @property
+    def goal(self) -> Goal | None:
+        """What hindsight must know, if the environment tells."""
+        return getattr(self.env, "goal", None)
+
+    def transition(self, extras: PyTree = ()) -> Transition:
+        """Return the shapes and dtypes of one stored step."""
+        return transition_like(self.obs, self.action_space, extras)
+
+    def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
+        """Begin `N` episodes; consumes `key`."""
+        keys = split(key, num_envs)
+        structure = self._structure(_type_of_one(keys))
+        obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(self._own(keys), self.params)
+        obs, inner = _cast((obs, inner), structure)
+        return EnvironmentState(inner, obs, jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32))
+
+    def step(
+        self, state: EnvironmentState, action: PyTree, key: jax.Array
+    ) -> tuple[EnvironmentState, Transition, Finished]:
+        """Take one step in every environment, resetting those whose episode ends; consumes `key`.
+
+        Args:
+            state: the environments.
+            action: `[N, ...]`.
+            key: one PRNG key, or `N` of them.
+        """
+        num_envs = state.episode_length.shape[0]
+        keys = key if _is_batch_of_keys(key) else split(key, num_envs)
+        obs, inner, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
+            self._own(keys), state.inner, action, self.params
+        )
+        structure = self._structure(_type_of_one(keys))
+        obs, inner = _cast((obs, inner), structure)
+        next_obs = _cast(info["final_observation"], structure[0])
+        reward = reward.astype(jnp.float32)
+        terminated, truncated = terminated.astype(bool), truncated.astype(bool)
+        transition = Transition(state.obs, action, reward, terminated, truncated, next_obs)
+        ended = terminated | truncated
+        total, length = state.episode_return + reward, state.episode_length + 1
+        finished = Finished(ended, jnp.where(ended, total, 0), jnp.where(ended, length, 0))
+        after = EnvironmentState(inner, obs, jnp.where(ended, 0, total), jnp.where(ended, 0, length))
+        return after, transition, finished
+
+    def _own(self, keys: jax.Array) -> jax.Array:
+        """Return the keys that the environment draws from: of the caller's type, unless it is one that we know.
+
+        Environments of gymnax and our own ones do nothing with keys but draw from them, and none keeps one.
+        """
+        env = self.env.env if isinstance(self.env, masked.Masked) else self.env
+        return unrolled(keys) if type(env).__module__.startswith(KNOWN_ENVIRONMENTS) else keys
+
+    def _structure(self, key: jax.ShapeDtypeStruct | None = None) -> tuple[PyTree, PyTree]:
+        """Shapes and dtypes of an observation and a state, the same ones after a reset and after a step.
+
+        Some environments reset to one dtype and step to another; carried state must not change its type. Some keep
+        keys, which are of the type of `key`, by default a typed one.
+        """
+        key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
+        action = self.action_space.example
+        reset = jax.eval_shape(self.env.reset, key, self.params)
+        step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
+        obs, state = jax.tree.map(_common, reset, step)
+        return jax.tree.map(lambda leaf: _with_obs_dtype(leaf, self.obs_dtype), obs), state
+
+
+def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environment:
+    """Return a registered gymnax environment by name.
+
+    Args:
+        name: that of the environment.
+        obs_dtype: `bool` or `uint8`, in which observations take a quarter of the memory of `float32`, in the buffer and
+            on the way there; None to leave them as they are. It is for environments like those of MinAtar, whose
+            observations are zeros and ones: `bool` changes no result. `uint8` is for images of values up to 255, which
+            networks divide by 255. A dtype that cannot hold what is seen in some random steps is refused; to find out
+            takes a second or more, once.
+        **options: for the environment's constructor.
+
+    Example:
+        >>> make("Pendulum-v1").action_space
+        Box(low=(-2.0,), high=(2.0,))
+        >>> make("Breakout-MinAtar", obs_dtype="bool").obs
+        ShapeDtypeStruct(shape=(10, 10, 4), dtype=bool)
+    """
+    if name not in gymnax.registered_envs:
+        near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see `gymnax.registered_envs`."
+        raise ValueError(f"there is no environment {name!r}; {hint}")
+    return _make(name, tuple(sorted(options.items())), obs_dtype)
+
+
+@functools.cache  # equal environments share one object, and so their compiled programs
+def _make(name: str, options: tuple[tuple[str, Any], ...], obs_dtype: str | None) -> Environment:
+    env, params = gymnax.make(name, **dict(options))
+    return wrap(env, params, name, obs_dtype)
+
+
+def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: str | None = None) -> Environment:
+    """Return a gymnax environment that is not registered, ready for training.
+
+    Its `terminated` must leave out the time limit, which is what `truncated` is for: behind a time limit there would
+    have been more to come, and agents learn how much. A step with both flags counts as terminated, so that nothing
+    follows. Runs warn if that is so of every episode that meets its limit; let `terminated` be true of what ends the
+    task alone, as gymnax does, which finds `truncated` by `is_truncated(state, params)`.
+
+    `obs_dtype` is as in `make`.
+    """
+    params = env.default_params if params is None else params
+    name = str(env.name) if name is None else name
+    environment = Environment(env, params, name, _action_space(env.action_space(params), name))
+    if obs_dtype is None:
+        return environment
+    require_choice("environment", "obs_dtype", obs_dtype, OBS_DTYPES)
+    _check_obs_dtype(environment, obs_dtype)
+    return environment.replace(obs_dtype=obs_dtype)
+
+
+def _check_obs_dtype(env: Environment, obs_dtype: str) -> None:
+    """Take some steps at random; refuse a dtype that does not hold what is seen."""
+
+    def step(state: EnvironmentState, key: jax.Array) -> tuple[EnvironmentState, PyTree]:
+        key_action, key_step = jax.random.split(key)
+        action = env.action_space.sample(key_action, NUM_TRIED_ENVS)
+        state, transition, _ = env.step(state, action, key_step)
+        return state, (transition.obs, transition.next_obs)
+
+    @jax.jit
+    def observations(key: jax.Array) -> PyTree:
+        key_reset, key_steps = jax.random.split(key)
+        keys = jax.random.split(key_steps, NUM_TRIED_STEPS)
+        return jax.lax.scan(step, env.reset(key_reset, NUM_TRIED_ENVS), keys)[1]
+
+    for leaf in jax.tree.leaves(observations(jax.random.key(0))):
+        kept = leaf.astype(_with_obs_dtype(leaf, obs_dtype).dtype).astype(leaf.dtype)
+        lost = np.asarray(leaf)[np.asarray(kept != leaf)]
+        if lost.size:
+            raise ValueError(
+                f"environment(obs_dtype={obs_dtype!r}): {env.name} has observations such as {lost[0]}, which "
+                f"{obs_dtype} cannot hold; leave `obs_dtype` out."
+            )
+
+
+def _with_obs_dtype(leaf: Any, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of a leaf of observations as they are handed on."""
+    is_changed = obs_dtype is not None and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(obs_dtype) if is_changed else leaf.dtype)
+
+
+def _action_space(space: Any, name: str) -> Space:
+    if isinstance(space, gymnax_spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, gymnax_spaces.Box) and len(np.shape(np.zeros(space.shape))) <= 1:
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+        if not np.all(np.isfinite(low) & np.isfinite(high)):
+            raise ValueError(f"{name} has unbounded actions {space}; wrap it so that they have finite bounds.")
+        return Box(tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist()))
+    raise ValueError(f"{name} has the action space {space}; agents act in Discrete and in Box of one axis.")
+
+
+def _is_batch_of_keys(key: jax.Array) -> bool:
+    return key.ndim == (1 if is_typed(key) else 2)
+
+
+def _type_of_one(keys: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
+
+
+def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
+    """Return a shape with a dtype that both leaves have or can be cast to."""
+    dtype = one.dtype if one.dtype == other.dtype else jnp.promote_types(one.dtype, other.dtype)
+    return jax.ShapeDtypeStruct(other.shape, dtype)
+
+
+def _cast(values: PyTree, structure: PyTree) -> PyTree:
+    """Give every leaf its dtype, and no weak type."""
+
+    def cast(leaf: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+        return leaf if is_typed(leaf) else jax.lax.convert_element_type(leaf, like.dtype)
+
+    return jax.tree.map(cast, values, structure)

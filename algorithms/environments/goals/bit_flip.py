@@ -1,0 +1,103 @@
+"""Flip bits, one a step, until they are those of the goal.
+
+With n bits there are 2^n goals, and random actions practically never reach the one that is asked for: without hindsight
+there is nothing to learn from. Andrychowicz et al., Hindsight Experience Replay, https://arxiv.org/abs/1707.01495
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algorithms.environments._gymnax import environment, spaces
+from algorithms.environments.goals.goal import Goal, reward, with_goal
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers.types import Transition
+
+SIZES = (5, 10, 15, 20, 25, 30, 40, 50)  # known by name, such as BitFlip15-v0
+
+
+@struct.dataclass
+class BitFlipState:
+    """The bits as they are and as they should be."""
+
+    time: jax.Array  # int32[]
+    bits: jax.Array  # float32[n], 0 or 1
+    goal: jax.Array  # float32[n]
+
+
+def is_reached(bits: jax.Array, goal: jax.Array) -> jax.Array:
+    """Tell whether all bits `[n]` are those of the goal."""
+    return jnp.all(bits == goal)
+
+
+def relabel(transition: Transition, goal: jax.Array) -> Transition:
+    """Return one unbatched transition as it would have been with another goal."""
+    return with_goal(transition, goal, is_reached(transition.next_obs["achieved_goal"], goal))
+
+
+@dataclasses.dataclass(frozen=True)
+class BitFlip(environment.Environment):
+    """`n` bits, `n` actions, a goal drawn uniformly, and `n` steps to reach it: -1 a step, 0 for the one that does.
+
+    Args:
+        num_bits: `n`.
+
+    Example:
+        >>> from algorithms import environments
+        >>> env = environments.make("BitFlip-v0", num_bits=6)
+        >>> env.action_space, env.reset(jax.random.key(0), num_envs=2).obs["desired_goal"].shape
+        (Discrete(num_actions=6), (2, 6))
+    """
+
+    num_bits: int = 8
+
+    goal = Goal("next_obs.achieved_goal", relabel)
+
+    def __post_init__(self):
+        require_integer("BitFlip", "num_bits", self.num_bits, 1)
+
+    @property
+    def default_params(self) -> environment.EnvParams:
+        """The time limit."""
+        return environment.EnvParams(max_steps_in_episode=self.num_bits)
+
+    def step_env(self, key: jax.Array, state: BitFlipState, action: Any, params: environment.EnvParams) -> Any:
+        """Flip one bit."""
+        bits = jnp.where(jnp.arange(self.num_bits) == action, 1 - state.bits, state.bits)
+        state = BitFlipState(state.time + 1, bits, state.goal)
+        reached = is_reached(bits, state.goal)
+        return self.get_obs(state), state, reward(reached), reached, {}
+
+    def reset_env(self, key: jax.Array, params: environment.EnvParams) -> Any:
+        """Draw bits and a goal."""
+        bits, goal = jax.random.bernoulli(key, shape=(2, self.num_bits)).astype(jnp.float32)
+        state = BitFlipState(jnp.zeros((), jnp.int32), bits, goal)
+        return self.get_obs(state), state
+
+    def get_obs(self, state: BitFlipState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
+        """Return the bits, which are also what is achieved, and the goal."""
+        return {"observation": state.bits, "achieved_goal": state.bits, "desired_goal": state.goal}
+
+    @property
+    def name(self) -> str:
+        """The name under which it is known."""
+        return f"BitFlip{self.num_bits}-v0"
+
+    @property
+    def num_actions(self) -> int:
+        """One for each bit."""
+        return self.num_bits
+
+    def action_space(self, params: Any = None) -> spaces.Discrete:
+        """Which bit to flip."""
+        return spaces.Discrete(self.num_bits)
+
+    def observation_space(self, params: Any = None) -> spaces.Dict:
+        """Vectors of bits."""
+        bits = spaces.Box(0.0, 1.0, (self.num_bits,))
+        return spaces.Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})

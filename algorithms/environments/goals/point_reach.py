@@ -1,0 +1,87 @@
+"""Drive a point in the plane to a small region that is somewhere else in every episode."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from algorithms.environments._gymnax import environment, spaces
+from algorithms.environments.goals.goal import Goal, reward, with_goal
+from jaxrl_buffers.types import Transition
+
+RADIUS = 0.05  # of the region that counts as the goal
+SPEED = 0.1  # how far an action of 1 moves the point in a step, along each axis
+
+
+@struct.dataclass
+class PointReachState:
+    """Where the point is and where it should be, both in the square from -1 to 1."""
+
+    time: jax.Array  # int32[]
+    position: jax.Array  # float32[2]
+    goal: jax.Array  # float32[2]
+
+
+def is_reached(position: jax.Array, goal: jax.Array) -> jax.Array:
+    """Tell whether a position `[2]` is in the region around the goal."""
+    return jnp.sum((position - goal) ** 2) <= RADIUS**2
+
+
+def relabel(transition: Transition, goal: jax.Array) -> Transition:
+    """Return one unbatched transition as it would have been with another goal."""
+    return with_goal(transition, goal, is_reached(transition.next_obs["achieved_goal"], goal))
+
+
+@dataclasses.dataclass(frozen=True)
+class PointReach(environment.Environment):
+    """Start and goal drawn uniformly from the square, 50 steps to get there: -1 a step, 0 for the one that does.
+
+    An action is a velocity. The region is smaller than a step, so one has to slow down in order to hit it.
+
+    Example:
+        >>> from algorithms import environments
+        >>> environments.make("PointReach-v0").action_space
+        Box(low=(-1.0, -1.0), high=(1.0, 1.0))
+    """
+
+    goal = Goal("next_obs.achieved_goal", relabel)
+
+    @property
+    def default_params(self) -> environment.EnvParams:
+        """The time limit."""
+        return environment.EnvParams(max_steps_in_episode=50)
+
+    def step_env(self, key: jax.Array, state: PointReachState, action: Any, params: environment.EnvParams) -> Any:
+        """Move the point; walls stop it."""
+        position = jnp.clip(state.position + SPEED * jnp.clip(action, -1, 1), -1, 1)
+        state = PointReachState(state.time + 1, position, state.goal)
+        reached = is_reached(position, state.goal)
+        return self.get_obs(state), state, reward(reached), reached, {}
+
+    def reset_env(self, key: jax.Array, params: environment.EnvParams) -> Any:
+        """Draw a start and a goal."""
+        position, goal = jax.random.uniform(key, (2, 2), jnp.float32, -1, 1)
+        state = PointReachState(jnp.zeros((), jnp.int32), position, goal)
+        return self.get_obs(state), state
+
+    def get_obs(self, state: PointReachState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
+        """Return the position, which is also what is achieved, and the goal."""
+        return {"observation": state.position, "achieved_goal": state.position, "desired_goal": state.goal}
+
+    @property
+    def name(self) -> str:
+        """The name under which it is known."""
+        return "PointReach-v0"
+
+    def action_space(self, params: Any = None) -> spaces.Box:
+        """A velocity."""
+        return spaces.Box(-1.0, 1.0, (2,))
+
+    def observation_space(self, params: Any = None) -> spaces.Dict:
+        """Points of the square."""
+        point = spaces.Box(-1.0, 1.0, (2,))
+        return spaces.Dict({"observation": point, "achieved_goal": point, "desired_goal": point})

@@ -1,0 +1,94 @@
+"""Tasks that need a memory: environments that hide a part of their observations.
+
+Importing this file makes `MaskedCartPole-v1` and `MaskedPendulum-v1` known to gymnax: positions without velocities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algorithms.environments._gymnax import environment, gymnax, spaces
+from jaxrl_buffers.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked(environment.Environment):
+    """An environment of which only some components of the observation are seen.
+
+    Args:
+        env: a gymnax environment with vectors as observations.
+        kept: the components that are left.
+
+    Example:
+        >>> from algorithms import environments
+        >>> env = environments.wrap(Masked(gymnax.make("CartPole-v1")[0], kept=(0, 2)))
+        >>> env.obs.shape
+        (2,)
+    """
+
+    env: Any
+    kept: tuple[int, ...]
+
+    def __post_init__(self):
+        space = self.env.observation_space(self.env.default_params)
+        size = int(np.prod(space.shape))
+        if len(space.shape) != 1 or not self.kept or not all(0 <= index < size for index in self.kept):
+            raise ValueError(
+                f"Masked(kept={self.kept}): {self.env.name} shows arrays of shape {space.shape}; name at least one "
+                "component of a vector, counted from 0."
+            )
+
+    @property
+    def default_params(self) -> Any:
+        """The parameters of the environment inside."""
+        return self.env.default_params
+
+    def step_env(self, key: jax.Array, state: PyTree, action: PyTree, params: Any) -> Any:
+        """Take a step, and hide the rest of what follows."""
+        obs, *others = self.env.step_env(key, state, action, params)
+        return self._mask(obs), *others
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        """Begin an episode."""
+        obs, state = self.env.reset_env(key, params)
+        return self._mask(obs), state
+
+    def is_truncated(self, state: PyTree, params: Any) -> jax.Array:
+        """Whether the time is up."""
+        return self.env.is_truncated(state, params)
+
+    def get_obs(self, state: PyTree, params: Any = None, key: Any = None) -> jax.Array:
+        """Return the components that are seen."""
+        return self._mask(self.env.get_obs(state, params, key))
+
+    @property
+    def name(self) -> str:
+        """That of the environment inside, marked."""
+        return f"Masked{self.env.name}"
+
+    @property
+    def num_actions(self) -> int:
+        """As many as the environment inside has."""
+        return self.env.num_actions
+
+    def action_space(self, params: Any = None) -> Any:
+        """That of the environment inside."""
+        return self.env.action_space(params)
+
+    def observation_space(self, params: Any = None) -> spaces.Box:
+        """The bounds of the components that are seen."""
+        space = self.env.observation_space(params)
+        low, high = (self._mask(jnp.broadcast_to(bound, space.shape)) for bound in (space.low, space.high))
+        return spaces.Box(low, high, (len(self.kept),), space.dtype)
+
+    def _mask(self, obs: jax.Array) -> jax.Array:
+        return obs[jnp.array(self.kept)]
+
+
+gymnax.register("MaskedCartPole-v1", lambda: Masked(gymnax.make("CartPole-v1")[0], kept=(0, 2)))
+gymnax.register("MaskedPendulum-v1", lambda: Masked(gymnax.make("Pendulum-v1")[0], kept=(0, 1)))

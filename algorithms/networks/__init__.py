@@ -1,0 +1,29 @@
+"""Networks: torsos that see observations, heads on top of them, memories, and distributions of actions."""
+
+from algorithms.networks.application import Network, apply_batch, apply_stack, init_network, init_stack, torso_features
+from algorithms.networks.heads import (
+    CategoricalActor,
+    Critic,
+    DeterministicActor,
+    GaussianActor,
+    QNetwork,
+    ValueNetwork,
+)
+from algorithms.networks.torsos import NATURE, Torso
+
+__all__ = [
+    "NATURE",
+    "CategoricalActor",
+    "Critic",
+    "DeterministicActor",
+    "GaussianActor",
+    "Network",
+    "QNetwork",
+    "Torso",
+    "ValueNetwork",
+    "apply_batch",
+    "apply_stack",
+    "init_network",
+    "init_stack",
+    "torso_features",
+]

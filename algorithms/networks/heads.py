@@ -1,0 +1,108 @@
+"""Networks with a head on top of a torso, for one unbatched observation; callers `vmap`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from algorithms.networks.torsos import Torso
+from jaxrl_buffers._xla import narrow_product
+from jaxrl_buffers.types import PyTree
+
+
+class QNetwork(nn.Module):
+    """Values `float32[A]` of all discrete actions.
+
+    With `dueling`, `Q(s, a) = V(s) + A(s, a) - mean_a A(s, a)`; Wang et al. (2016), https://arxiv.org/abs/1511.06581.
+    """
+
+    num_actions: int
+    torso: Torso = Torso()
+    dueling: bool = False
+
+    role = "critic"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        features = self.torso(obs)
+        values = _head(self.num_actions)(features)
+        if self.dueling:
+            values = _head(1)(features) + values - jnp.mean(values, axis=-1, keepdims=True)
+        return values
+
+
+class Critic(nn.Module):
+    """The value `float32[]` of an observation and a continuous action in `[-1, 1]`."""
+
+    torso: Torso = Torso()
+
+    role = "critic"
+
+    @nn.compact
+    def __call__(self, obs: PyTree, action: jax.Array) -> jax.Array:
+        return _head(1)(self.torso(obs, action))[..., 0]
+
+
+class DeterministicActor(nn.Module):
+    """One action `float32[A]` in `(-1, 1)`."""
+
+    action_size: int
+    torso: Torso = Torso()
+
+    role = "actor"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return jnp.tanh(_small_head(self.action_size)(self.torso(obs)))
+
+
+class ValueNetwork(nn.Module):
+    """The value `float32[]` of an observation."""
+
+    torso: Torso = Torso()
+
+    role = "critic"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return _head(1)(self.torso(obs))[..., 0]
+
+
+class CategoricalActor(nn.Module):
+    """Log-probabilities `float32[A]` of all discrete actions."""
+
+    num_actions: int
+    torso: Torso = Torso()
+
+    role = "actor"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> jax.Array:
+        return jax.nn.log_softmax(_small_head(self.num_actions)(self.torso(obs)))
+
+
+class GaussianActor(nn.Module):
+    """Mean and logarithm of the standard deviation, `float32[A]` each, of a Gaussian policy."""
+
+    action_size: int
+    torso: Torso = Torso()
+
+    role = "actor"
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> tuple[jax.Array, jax.Array]:
+        mean, log_std = jnp.split(_small_head(2 * self.action_size)(self.torso(obs)), 2, axis=-1)
+        return mean, log_std
+
+
+def _small_head(size: int) -> nn.Dense:
+    """A last layer with small first outputs: a policy begins near the middle of its bounds, nowhere saturated."""
+    return _head(size, kernel_init=nn.initializers.orthogonal(0.01))
+
+
+def _head(size: int, **options: Any) -> nn.Dense:
+    """A last layer."""
+    return nn.Dense(size, dot_general=narrow_product, **options)

@@ -1,0 +1,133 @@
+"""Recurrent cores: what a network remembers of earlier observations.
+
+A recurrent network is given a `History` where another is given an observation, and answers for all of its rows. The
+products with the inputs of all rows are one large product; only what depends on the row before is left to the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxrl_buffers._checks import require_choice, require_integer
+from jaxrl_buffers._xla import scan_carries
+from jaxrl_buffers.types import PyTree
+
+KINDS = ("gru", "lstm")
+
+
+class History(NamedTuple):
+    """Consecutive observations of one environment, with what was remembered before the first of them.
+
+    With `following`, networks answer for the successors of rows instead of the rows themselves: each of them is seen
+    with the memory of all rows up to its own. The answer in place `i` is about the successor of row `last[i]`.
+    """
+
+    obs: PyTree  # [L, ...]
+    carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
+    is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
+    following: PyTree = None  # [L, ...]
+    last: Any = None  # int32[L]
+    is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient goes back through them
+
+    @property
+    def rows(self) -> PyTree:
+        """The observations `[B * L, ...]` of histories `[B, L, ...]`, each on its own."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.obs)
+
+    def of(self, role: str | None) -> History:
+        """Return the history as networks in this role remember it."""
+        return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)
+
+
+class RecurrentCore(nn.Module):
+    """A gated recurrent unit or a long short-term memory behind a dense layer.
+
+    GRU, with `x` the input and `h` the carry (Cho et al. 2014, https://arxiv.org/abs/1406.1078):
+
+        r, z = sigmoid(W_r x + U_r h + b_r), sigmoid(W_z x + U_z h + b_z)
+        n    = tanh(W_n x + b_n + r * (U_n h + c_n))
+        h'   = (1 - z) n + z h
+
+    LSTM, with the carry `(c, h)` (Hochreiter and Schmidhuber 1997; forget gates begin open):
+
+        i, f, o = sigmoid(W_i x + U_i h + b_i), ...
+        c'      = f c + i tanh(W_g x + U_g h + b_g)
+        h'      = o tanh(c')
+
+    Args:
+        kind: `gru` or `lstm`.
+        size: width of what is remembered.
+    """
+
+    kind: str = "gru"
+    size: int = 64
+
+    def __post_init__(self):
+        require_choice("RecurrentCore", "kind", self.kind, KINDS)
+        require_integer("RecurrentCore", "size", self.size, 1)
+        super().__post_init__()
+
+    @property
+    def carry(self) -> jax.Array:
+        """An empty memory, `float32[H]` or `float32[2, H]`."""
+        return jnp.zeros((self.size,) if self.kind == "gru" else (2, self.size), jnp.float32)
+
+    @nn.compact
+    def __call__(
+        self, inputs: jax.Array, carry: PyTree, is_first: jax.Array, is_burn_in: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Go through `inputs` `[M, F]`, of which the first `L` are the rows of a history and the others successors.
+
+        Returns:
+            What is remembered after the last row, and outputs `[M - L, H]` of the successors, or `[L, H]` of the rows
+            if there are none.
+        """
+        num_gates = 3 if self.kind == "gru" else 4
+        cell = _gru if self.kind == "gru" else _lstm
+        kernel = self.param("recurrent_kernel", _orthogonal_blocks(num_gates), (self.size, num_gates * self.size))
+        bias = self.param("recurrent_bias", nn.initializers.zeros, (num_gates * self.size,))
+        gates = nn.Dense(num_gates * self.size)(inputs)
+        weights = tuple(zip(jnp.split(kernel, num_gates, axis=-1), jnp.split(bias, num_gates), strict=True))
+
+        def step(carry: jax.Array, gates: Any, row: Any) -> jax.Array:
+            is_first, is_burn_in = row
+            after = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights)
+            return after if is_burn_in is None else jnp.where(is_burn_in, jax.lax.stop_gradient(after), after)
+
+        num_rows = is_first.shape[0]
+        carry = self.carry if carry is None else carry
+        last, carries = scan_carries(step, carry, gates[:num_rows], num_gates, (is_first, is_burn_in))
+        if inputs.shape[0] > num_rows:
+            successors = tuple(jnp.split(gates[num_rows:], num_gates, axis=-1))
+            carries = jax.vmap(cell, in_axes=(0, 0, None))(successors, carries, weights)
+        return last, carries if self.kind == "gru" else carries[:, 1]
+
+
+def _gru(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+    reset, keep, new = ((gate, carry @ kernel + bias) for gate, (kernel, bias) in zip(gates, weights, strict=True))
+    reset, keep = (jax.nn.sigmoid(sum(gate)) for gate in (reset, keep))
+    new = jnp.tanh(new[0] + reset * new[1])
+    return (1 - keep) * new + keep * carry
+
+
+def _lstm(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+    enter, forget, new, show = (
+        gate + carry[1] @ kernel + bias for gate, (kernel, bias) in zip(gates, weights, strict=True)
+    )
+    cell = jax.nn.sigmoid(forget + 1) * carry[0] + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    return jnp.stack([cell, jax.nn.sigmoid(show) * jnp.tanh(cell)])
+
+
+def _orthogonal_blocks(num_gates: int) -> nn.initializers.Initializer:
+    """Make the matrix of every gate orthogonal."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        size = shape[0]
+        blocks = [nn.initializers.orthogonal()(part, (size, size), dtype) for part in jax.random.split(key, num_gates)]
+        return jnp.concatenate(blocks, axis=1)
+
+    return init

@@ -1,0 +1,1 @@
+"""Training runs as the host sees them: settings, folders, progress, signals."""

@@ -1,0 +1,241 @@
+"""From the settings of a run to its components, by one function that also refuses what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from algorithms import environments
+from algorithms.agents.optimization import LinearDecay
+from algorithms.environments import Environment
+from algorithms.networks import Torso
+from algorithms.networks import memories as memory
+from algorithms.runs import components
+from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
+from algorithms.runs.settings import Settings, is_component, refuse_replaced, require_keys
+from algorithms.training.loop import Buffer
+from algorithms.training.plan import Plan
+from algorithms.types import Agent
+from algorithms.wrappers.averaging import Averaged
+from algorithms.wrappers.normalization import Normalized
+from algorithms.wrappers.recurrence import Recurrent
+from jaxrl_buffers import Hindsight, Mixture, NStep, ReplayBuffer, Sequence, config
+from jaxrl_buffers._checks import require_choice, require_flag, require_integer, require_number, shown
+from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import View
+from jaxrl_buffers.views.hindsight import STRATEGIES
+
+CHOICES = {
+    "hindsight": ("none", *STRATEGIES),
+    "memory": ("none", *memory.KINDS),
+    "obs_dtype": ("none", *environments.OBS_DTYPES),
+}
+MAX_SEED = 2**32 - 1  # a larger seed would give the same random numbers as a smaller one
+MAX_SEEDS = 1_000_000
+
+
+class Experiment(NamedTuple):
+    """The components of a run."""
+
+    agent: Agent
+    buffer: Buffer
+    env: Environment
+    plan: Plan
+
+
+def build(settings: Settings) -> Experiment:
+    """Return the components of a run.
+
+    Raises:
+        ValueError: naming a setting that is wrong, or settings that do not fit together.
+
+    Example:
+        >>> settings = Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000, start_steps=1_000))
+        >>> build(settings).buffer.length
+        100000
+    """
+    _check(settings)
+    env = _environment(settings)
+    agent = _agent(settings, env)
+    has_memory = agent.torso.memory is not None
+    plan = settings.plan.fitted(_buffer(settings, settings.plan, env, has_memory), by_columns=has_memory)
+    buffer = _buffer(settings, plan, env, has_memory)  # a rollout has the length of the plan's iterations
+    plan.check_buffer(buffer, by_columns=has_memory)
+    _check_views(buffer, has_memory)
+    if settings.anneal:
+        agent = agent.replace(schedule=LinearDecay(plan.num_iterations * plan.num_updates))
+    agent = Recurrent(agent, settings.n_step) if has_memory else agent
+    agent = Averaged(agent, settings.averaging) if settings.averaging else agent
+    agent = Normalized(agent) if settings.normalize else agent
+    return Experiment(agent, buffer, env, plan)
+
+
+def complete(settings: Settings) -> Settings:
+    """Return the settings with the plan that `build` makes, and with every option of agent and sampler.
+
+    Example:
+        >>> complete(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000))).sampler
+        {'name': 'uniform', 'method': 'independent', 'balanced': False}
+    """
+    experiment = build(settings)
+    groups: dict[str, Any] = {}
+    if not is_component(settings.agent):
+        groups["agent"] = components.complete("agent", ALGORITHMS[settings.algorithm], settings.agent)
+    if settings.buffer is None and settings.algorithm in ON_POLICY:
+        groups["rollout"] = components.complete("rollout", Rollout, settings.rollout)
+    elif settings.buffer is None:
+        groups["sampler"] = components.complete_sampler(settings.sampler)
+    return dataclasses.replace(settings, plan=experiment.plan, **groups)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse settings that are wrong by themselves. Those of components are checked where these are built."""
+    components.require_name("algorithm", settings.algorithm, ALGORITHMS)
+    for name, kind, what in (("environment", str, "the name of an environment"), ("plan", Plan, "a Plan")):
+        if not isinstance(getattr(settings, name), kind):
+            raise ValueError(f"Settings({name}={shown(getattr(settings, name))}): `{name}` must be {what}.")
+    for name in ("agent", "rollout", "buffer"):
+        require_keys(name, {} if getattr(settings, name) is None else getattr(settings, name))
+    for name, choices in CHOICES.items():
+        require_choice("Settings", name, getattr(settings, name), choices)
+    for name in ("n_step", "sequence_length", "capacity"):
+        require_integer("Settings", name, getattr(settings, name), 1)
+    require_integer("Settings", "burn_in", settings.burn_in, 0)
+    require_integer("Settings", "num_seeds", settings.num_seeds, 1, MAX_SEEDS)
+    require_integer("Settings", "seed", settings.seed, 0, MAX_SEED)
+    for name in ("hindsight_ratio", "averaging", "gamma"):
+        require_number("Settings", name, getattr(settings, name), 0, 1)
+    for name in ("anneal", "normalize"):
+        require_flag("Settings", name, getattr(settings, name))
+    _check_on_policy(settings)
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    refuse_replaced({name: value for name, value in values.items() if value != defaults[name]})
+
+
+def _check_on_policy(settings: Settings) -> None:
+    """Refuse settings of replay buffers for on-policy algorithms, and of rollouts for the others."""
+    algorithm = settings.algorithm
+    if algorithm not in ON_POLICY:
+        if settings.rollout is not None:
+            raise ValueError(f"rollout: got {shown(settings.rollout)}, but {algorithm} learns from a replay buffer.")
+        return
+    if settings.sampler is not None:
+        raise ValueError(
+            f"sampler: got {shown(settings.sampler)}, but {algorithm} learns from a rollout, all of it; leave it out."
+        )
+    if settings.n_step != 1:
+        raise ValueError(f"Settings(n_step={settings.n_step}): {algorithm} learns from advantages; leave it at 1.")
+    if settings.hindsight != "none":
+        raise ValueError(
+            f"Settings(hindsight={settings.hindsight!r}): {algorithm} learns from what its policy just did, not from "
+            "other goals; use an off-policy algorithm, or none."
+        )
+
+
+def _environment(settings: Settings) -> Environment:
+    """Return the environment, which must be one that the algorithm can act in."""
+    obs_dtype = None if settings.obs_dtype == "none" else settings.obs_dtype
+    env = environments.make(settings.environment, obs_dtype=obs_dtype)
+    if not isinstance(env.action_space, ACTION_SPACES[settings.algorithm]):
+        fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
+        raise ValueError(
+            f"{settings.algorithm} cannot act in {settings.environment}, which has {env.action_space}; "
+            f"use {' or '.join(fitting)}."
+        )
+    if not isinstance(env, Environment):
+        raise ValueError(
+            f"{settings.environment} is stepped on the host, which runs in folders cannot do yet; "
+            "train in it by `algorithms.train_on_host(key, agent, buffer, env, plan)`."
+        )
+    return env
+
+
+def _agent(settings: Settings, env: Environment) -> Any:
+    """Return the agent itself, without the wrappers that settings ask for."""
+    torso = Torso(
+        tuple(settings.hidden_sizes),
+        tuple(settings.channels),
+        activation=settings.activation,
+        memory=None if settings.memory == "none" else settings.memory,
+        memory_size=settings.memory_size,
+        kernel_sizes=tuple(settings.kernel_sizes),
+        strides=tuple(settings.strides),
+    )
+    if is_component(settings.agent):
+        return _whole_agent(settings, env, torso)
+    return components.make("agent", ALGORITHMS[settings.algorithm], settings.agent, env.action_space, torso=torso)
+
+
+def _whole_agent(settings: Settings, env: Environment, torso: Torso) -> Any:
+    """Return an agent that is given as a component; without a torso of its own it gets the one of the settings."""
+    algorithm, own = components.algorithm_of(settings.agent), settings.agent.get("config")
+    if settings.algorithm != algorithm:
+        raise ValueError(f"algorithm: got {settings.algorithm!r}, expected {algorithm}, as the agent's name says.")
+    own = require_keys("agent.config", {} if own is None else own)
+    if "action_space" in own:
+        space = shown(own["action_space"])
+        raise ValueError(f"agent.config.action_space: got {space}, expected nothing: it is the environment's.")
+    parts = {"action_space": config.to_config(env.action_space), "torso": config.to_config(torso)}
+    return _component("agent", {**settings.agent, "config": {**parts, **own}})
+
+
+def _buffer(settings: Settings, plan: Plan, env: Environment, has_memory: bool) -> Buffer:
+    """Return the buffer for a plan."""
+    if settings.buffer is not None:
+        return _whole_buffer(settings.algorithm, settings.buffer, plan.num_envs)
+    if settings.algorithm in ON_POLICY:
+        length = plan.update_every // plan.num_envs
+        return components.make("rollout", Rollout, settings.rollout, length, plan.num_envs, gamma=settings.gamma)
+    sampler, view = components.make_sampler(settings.sampler), _view(settings, env, has_memory)
+    return ReplayBuffer(sampler, view, length=-(-settings.capacity // plan.num_envs), num_envs=plan.num_envs)
+
+
+def _whole_buffer(algorithm: str, given: Mapping[str, Any], num_envs: int) -> Buffer:
+    """Return a buffer that is given as a component.
+
+    It is for `num_envs` environments unless its `config` says for how many. The buffers of a mixture must say so: only
+    the first one gets the rows of the run's environments.
+    """
+    buffer = _component("buffer", given)
+    if (algorithm in ON_POLICY) != isinstance(buffer, Rollout):
+        needed = "rollout" if algorithm in ON_POLICY else "uniform or prioritized"
+        raise ValueError(f"{algorithm} does not learn from the buffer {given['name']!r}; use {needed}.")
+    if isinstance(buffer, Mixture) or "num_envs" in (given.get("config") or {}):
+        return buffer
+    return buffer.replace(num_envs=num_envs)
+
+
+def _component(where: str, given: Mapping[str, Any]) -> Any:
+    """Return a whole component; errors are one line and begin with its place in the settings."""
+    return config.check(Experiment, {where: given}, (where,))[where]
+
+
+def _view(settings: Settings, env: Environment, has_memory: bool) -> View:
+    if has_memory:
+        view = Sequence(settings.sequence_length, settings.burn_in, gamma=settings.gamma)
+    else:
+        view = NStep(settings.n_step, settings.gamma)
+    if settings.hindsight == "none":
+        return view
+    if env.goal is None:
+        raise ValueError(
+            f"Settings(hindsight={settings.hindsight!r}): {settings.environment} has no goals that could be exchanged; "
+            "use an environment with goals, such as BitFlip15-v0 or PointReach-v0, or none."
+        )
+    return Hindsight(view, **env.goal._asdict(), strategy=settings.hindsight, ratio=settings.hindsight_ratio)
+
+
+def _check_views(buffer: Buffer, has_memory: bool) -> None:
+    """Refuse single transitions for a memory, and sequences without one, before networks meet wrong shapes."""
+    if isinstance(buffer, Rollout):
+        return
+    for part in buffer.buffers if isinstance(buffer, Mixture) else (buffer,):
+        view = part.view
+        while isinstance(view, Hindsight):
+            view = view.view
+        if has_memory and isinstance(view, NStep):
+            raise ValueError("an agent with a memory learns from sequences; give the buffer the view Sequence.")
+        if not has_memory and isinstance(view, Sequence):
+            raise ValueError("sequences are for agents with a memory; give the torso one, or the buffer another view.")

@@ -1,0 +1,219 @@
+"""The command line of scripts/train.py: settings as options, in the words of a settings file.
+
+    ddqn CartPole-v1 --n-step 3 --sampler recent --sampler.base prioritized --sampler.base.alpha 0.7
+
+says what a file says by `n_step: 3` and `sampler: {name: recent, base: {name: prioritized, alpha: 0.7}}`. Options of
+the plan and of `Settings` stand alone; options of other components begin with the setting that holds them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from algorithms.runs import old_settings, presets, run, settings_file
+from algorithms.runs.command_options import OF_RESUME, OF_RUN, Option, options_of_run, options_of_settings
+from algorithms.runs.components import ALGORITHMS, require_name
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings, merged
+from algorithms.training.plan import Plan
+from jaxrl_buffers._checks import shown
+
+NAMES = ("algorithm", "environment")
+
+
+class Command(NamedTuple):
+    """What a command line asks for."""
+
+    settings: Settings
+    out: Path | None = None
+    resume: Path | None = None
+    fork: Path | None = None
+    fresh_environments: bool = False
+    checkpoint_seconds: float | None = None
+    final_episodes: int | None = None
+    total_steps: int | None = None  # a new budget of a run that is resumed
+    explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        settings = self.settings
+        default = Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
+        return self.resume or self.out or default
+
+    def train(self, options: run.Options) -> dict[str, Any]:
+        """Start, resume or fork the run; return its result."""
+        if self.resume is not None:
+            return run.resume(self.resume, options, self.fresh_environments, self.total_steps)
+        if self.fork is not None:
+            return run.fork(self.fork, self.settings, self.folder, options)
+        return run.start(self.settings, self.folder, options)
+
+
+def parse(arguments: list[str]) -> Command:
+    """Return what a command line asks for.
+
+    Raises:
+        ValueError: one line, naming the option as it was written.
+
+    Example:
+        >>> command = parse(["ddqn", "CartPole-v1", "--sampler", "recent", "--sampler.base", "prioritized"])
+        >>> command.settings.sampler
+        {'name': 'recent', 'base': {'name': 'prioritized'}}
+    """
+    names, given = _split(arguments)
+    if "resume" in given:
+        return _parse_resume(names, given)
+    is_help = bool({"help", "h"} & {*given})
+    of_run = {name: option.read(given.pop(name)) for name, option in options_of_run().items() if name in given}
+    if not is_help:
+        _check_names(names, arguments, is_optional="config" in of_run or "fork" in of_run)
+        _check_run(of_run)
+    config, fork = of_run.pop("config", None), of_run.get("fork")
+    flags = old_settings.current(_nested(given), is_by_hand=True)
+    chosen = merged(_below(names, config, fork), _sampler_names(flags))
+    options = options_of_settings(chosen)
+    if is_help:
+        return Command(Settings.from_dict(chosen), explained=(*options.values(), *options_of_run().values()))
+    return Command(Settings.from_dict(merged(chosen, _read(flags, options))), **of_run)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the words before the first option, and the words behind each option; of two equal options the last."""
+    is_option = [(argument.startswith("--") and argument != "--") or argument == "-h" for argument in arguments]
+    first = next(itertools.compress(itertools.count(), is_option), len(arguments))
+    given: dict[str, list[str]] = {}
+    name = ""
+    for argument, starts in zip(arguments[first:], is_option[first:], strict=True):
+        if starts:
+            name, has_value, value = argument.partition("=")
+            name = name.lstrip("-").replace("-", "_")
+            given[name] = [value] if has_value else []
+        else:
+            given[name].append(argument)
+    return arguments[:first], given
+
+
+def _check_names(names: list[str], arguments: list[str], is_optional: bool) -> None:
+    if len(names) > len(NAMES):
+        raise ValueError(f"got {shlex.join(names[2:])!r} behind algorithm and environment, expected options.")
+    if is_optional or len(names) == len(NAMES):
+        return
+    if names:
+        raise ValueError(f"the environment is missing; it comes before the options: train.py {names[0]} CartPole-v1")
+    raise ValueError(
+        f"algorithm and environment come first, as in: train.py ALGORITHM ENVIRONMENT {shlex.join(arguments[:2])}"
+    )
+
+
+def _check_run(of_run: Mapping[str, Any]) -> None:
+    if of_run.get("fresh_environments"):
+        raise ValueError("--fresh-environments goes with --resume RUN; a new run begins new episodes anyway.")
+    if "fork" in of_run and "config" in of_run:
+        raise ValueError("--fork takes the settings of its run; give what changes as options, not by --config.")
+    if "fork" in of_run and "out" not in of_run:
+        raise ValueError("--fork RUN needs --out NEW, the folder of the new run.")
+
+
+def _below(names: list[str], config: Path | None, fork: Path | None) -> dict[str, Any]:
+    """Return the settings that options change: of a run that is forked, of a file, or of a preset."""
+    given = dict(zip(NAMES, names, strict=False))
+    if "algorithm" in given:
+        require_name("algorithm", given["algorithm"], ALGORITHMS)
+    if fork is not None:
+        return RunFolder(fork).settings().to_dict() | given
+    if config is not None:
+        return settings_file.read_dict(config, **given)
+    return presets.read(**{"algorithm": "ddqn", "environment": "CartPole-v1", **given})
+
+
+def _nested(given: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return options as nested dicts; a single word stands for itself.
+
+    Example:
+        >>> _nested({"sampler": ["recent"], "sampler.base.alpha": ["0.7"], "hidden_sizes": ["64", "64"]})
+        {'sampler': {'name': 'recent', 'base': {'alpha': '0.7'}}, 'hidden_sizes': ['64', '64']}
+    """
+    nested: dict[str, Any] = {}
+    for option, words in given.items():
+        *path, last = option.split(".")
+        if {*path, last} <= {"sampler", "base"}:
+            words = [Option(option, (), str, "").read(words)]
+            path, last = [*path, last], "name"
+        inside = nested
+        for part in path:
+            inside = inside.setdefault(part, {})
+            if not isinstance(inside, dict):
+                raise ValueError(f"{_flag(option)}: {_flag('.'.join(path))} takes a value, it holds no options.")
+        inside[last] = words[0] if len(words) == 1 else words
+    return nested
+
+
+def _sampler_names(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of samplers alone, which decide what other options there are."""
+
+    def names(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
+        if key not in holder:
+            return {}
+        sampler = holder[key]
+        found = {"name": sampler["name"]} if "name" in sampler else {}
+        found |= names(sampler, "base")
+        return {key: found} if found else {}
+
+    return names(flags, "sampler")
+
+
+def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """Return options that were given as words as the values that settings hold."""
+    values: dict[str, Any] = {}
+    for name, words in _flat(flags).items():
+        *path, last = name.split(".")
+        positive = ".".join([*path, last.removeprefix("no_")])
+        is_negated = name not in options and positive in options and options[positive].kind is bool
+        option = options.get(positive if is_negated else name)
+        if option is None:
+            raise ValueError(f"there is no option {_flag(name)}; {_nearest(name, options)}")
+        value = option.read(words if isinstance(words, list) else [words])
+        inside = values
+        for part in option.path[:-1]:
+            inside = inside.setdefault(part, {})
+        inside[option.path[-1]] = not value if is_negated else value
+    return values
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested options by their names on the command line; the name of a sampler is that of its setting."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{name}.")
+        else:
+            flat[before.removesuffix(".") if before and name == "name" else f"{before}{name}"] = value
+    return flat
+
+
+def _nearest(name: str, options: Mapping[str, Option]) -> str:
+    known = [*options, *OF_RUN]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {_flag(near[0])}?" if near else "see train.py ALGORITHM ENVIRONMENT --help"
+
+
+def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:
+    known = options_of_run() | {"total_steps": Option.of_field(Plan, "total_steps")}
+    others = [*names, *(_flag(name) for name in given if name not in OF_RESUME)]
+    if others:
+        raise ValueError(
+            f"--resume takes no other settings such as {shown(others[0], str)}: a run continues with those in its "
+            "config.json."
+        )
+    values = {name: known[name].read(words) for name, words in given.items()}
+    return Command(RunFolder(values["resume"]).settings(), **values)
+
+
+def _flag(option: str) -> str:
+    return "--" + shown(option, str).replace("_", "-")

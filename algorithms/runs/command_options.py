@@ -1,0 +1,204 @@
+"""The options of scripts/train.py: those of the settings, read off the components, and those of the run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from algorithms.runs.components import ALGORITHMS, ON_POLICY, SAMPLERS, kind_of, sampler_levels
+from algorithms.runs.components import options_of as options_of_component
+from algorithms.runs.options import Kept
+from algorithms.runs.settings import GROUPS, Settings, is_component, replaced_settings
+from algorithms.training.plan import Plan
+from jaxrl_buffers._checks import shown
+from jaxrl_buffers.rollouts import Rollout
+
+WORDS = {int: "a whole number", float: "a number", str: "a word", Path: "a path"}
+OF_RUN = {
+    "config": "A YAML file with settings, in the form of a run's config.json. What it leaves out comes from the preset "
+    "of the pair; options on the command line win over it. Buffer and agent may be whole components there, "
+    "{name: ..., config: {...}}.",
+    "out": "The folder of the new run, which must not exist; by default runs/ALGORITHM_ENVIRONMENT_seedSEED.",
+    "resume": "The folder of a run to continue, exactly as if it had not stopped. Beside it only --total-steps, "
+    "--fresh-environments, --checkpoint-seconds and --final-episodes may be given. --total-steps is a new budget of "
+    "the whole run, also of a finished one; annealed learning rates then follow the line over the new budget.",
+    "fork": "The folder of a run whose agent and buffer the new run in --out takes over. Settings are those of that "
+    "run unless given, and may change as long as the shapes of its state stay the same. Steps are counted on, so "
+    "--total-steps includes those of that run. Episodes begin anew.",
+    "fresh_environments": "With --resume: begin new episodes, and restore only the agent and the buffer.",
+    "checkpoint_seconds": "Seconds between two checkpoints. One is also saved at the end, on Ctrl-C, on SIGTERM, and "
+    f"when the terminal is closed. {Kept().checkpoint_seconds:g} for a new run, else as the run had it.",
+    "final_episodes": "Episodes of the last, deterministic evaluation of every seed. "
+    f"{Kept().final_episodes} for a new run, else as the run had it.",
+}
+OF_RESUME = ("resume", "fresh_environments", "checkpoint_seconds", "final_episodes", "total_steps")
+
+
+class Option(NamedTuple):
+    """An option of the command line."""
+
+    name: str  # such as "sampler.base.alpha"
+    path: tuple[str, ...]  # where its value stands in the settings
+    kind: type  # int, float, bool, str or Path
+    text: str  # what it is
+    default: Any = None  # None for options that are left out, or stay as they are
+    is_list: bool = False
+    group: str = "run"
+
+    @classmethod
+    def of_field(cls, component: Any, field: str, within: str = "", default: Any = None) -> Option:
+        """Return the option for a field of a class, explained by the `Args` of its docstring.
+
+        Args:
+            component: the class.
+            field: the name of the field.
+            within: the setting that holds the component's options, such as `sampler.base`.
+            default: the value that the field has without the option.
+        """
+        hint = typing.get_type_hints(component)[field]
+        is_list = typing.get_origin(hint) is tuple
+        kind = int if is_list else kind_of(hint) or str
+        path = (*(within.split(".") if within else ()), field)
+        name = field if within == "plan" else ".".join(path)
+        return cls(name, path, kind, documented(component)[field], default, is_list, within or "settings")
+
+    @property
+    def flag(self) -> str:
+        """How it is written."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def opposite(self) -> str:
+        """How a flag is switched off."""
+        *path, last = self.flag.removeprefix("--").split(".")
+        return "--" + ".".join([*path, f"no-{last}"])
+
+    def read(self, words: list[str]) -> Any:
+        """Return the value that stands behind the option; refuse what it cannot be."""
+        if self.kind is bool:
+            if words:
+                raise ValueError(
+                    f"{self.flag}: got {shown(words[0])}, expected no value; the opposite is {self.opposite}."
+                )
+            return True
+        if not words:
+            raise ValueError(f"{self.flag}: is given without a value, expected {WORDS[self.kind]}.")
+        if self.is_list:
+            return [self._value(word) for word in words]
+        if len(words) > 1:
+            others = " ".join(words[1:])
+            raise ValueError(
+                f"{self.flag}: got {shown(others)} behind its value {shown(words[0], str)}; if these are an algorithm "
+                "or an environment, put them before the options."
+            )
+        return self._value(words[0])
+
+    def _value(self, word: str) -> Any:
+        if word.lower() == "none" and self.kind in (int, float):
+            return None
+        try:
+            return self.kind(word)
+        except ValueError:
+            raise ValueError(f"{self.flag}: got {shown(word)}, expected {WORDS[self.kind]}.") from None
+
+
+def options_of_run() -> dict[str, Option]:
+    """Return the options that are no settings."""
+    kinds = {"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int}
+    return {name: Option(name, (name,), kinds.get(name, Path), text) for name, text in OF_RUN.items()}
+
+
+def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:
+    """Return the options that there are beside given settings, with these as their defaults.
+
+    Args:
+        values: settings as a dict, in which at least the algorithm and the samplers have been chosen.
+    """
+    plan = {field.name: field.default for field in dataclasses.fields(Plan)} | dict(values["plan"])
+    found = [Option.of_field(Plan, name, "plan", default) for name, default in plan.items()]
+    hidden = {"algorithm", "environment", *GROUPS, *replaced_settings(values)}
+    flat = {field.name: field.default for field in dataclasses.fields(Settings) if field.name not in hidden}
+    found += [Option.of_field(Settings, name, "", values.get(name, default)) for name, default in flat.items()]
+    if not is_component(values.get("agent")):
+        found += _options_of("agent", ALGORITHMS[values["algorithm"]], values.get("agent"))
+    if values.get("buffer") is None and values["algorithm"] in ON_POLICY:
+        found += _options_of("rollout", Rollout, values.get("rollout"))
+    elif values.get("buffer") is None:
+        for level in sampler_levels(values.get("sampler")):
+            found.append(_sampler_option(level.where, level.name))
+            found += _options_of(level.where, level.component, level.options)
+    else:
+        found.append(_sampler_option("sampler", None))
+    return {option.name: option for option in found}
+
+
+def _sampler_option(where: str, name: str | None) -> Option:
+    what = "How the sampler around it draws" if "." in where else "Which transitions are drawn"
+    text = f"{what}: {', '.join(SAMPLERS)}."
+    return Option(where, (*where.split("."), "name"), str, text, name, group=where)
+
+
+def _options_of(where: str, component: Any, given: Any) -> list[Option]:
+    given = given if isinstance(given, Mapping) else {}
+    defaults = options_of_component(component)
+    return [Option.of_field(component, name, where, given.get(name, default)) for name, default in defaults.items()]
+
+
+def documented(component: Any) -> dict[str, str]:
+    """Return what the `Args` of a docstring say about each parameter.
+
+    Example:
+        >>> documented(Plan)["num_envs"]
+        'environments side by side.'
+    """
+    text = inspect.cleandoc(component.__doc__ or "").partition("\nArgs:\n")[2]
+    section = re.split(r"\n(?=\S)", text)[0]
+    found = re.findall(r"^    (\w[\w, ]*): (.*(?:\n        .*)*)", section, re.MULTILINE)
+    return {
+        name: " ".join(description.split()).replace("`", "")
+        for names, description in found
+        for name in names.split(", ")
+    }
+
+
+def help_text(options: Iterable[Option], description: str) -> str:
+    """Return the text that explains options, with their defaults."""
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        usage="train.py ALGORITHM ENVIRONMENT [--option VALUE ...]",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    names = parser.add_argument_group("names, before all options")
+    names.add_argument("ALGORITHM", help=f"One of {', '.join(ALGORITHMS)}.")
+    names.add_argument("ENVIRONMENT", help="A name that gymnax knows, such as CartPole-v1.")
+    groups = {group: parser.add_argument_group(group) for group in dict.fromkeys(option.group for option in options)}
+    for option in options:
+        text = option.text[0].upper() + option.text[1:]
+        text = (text + _shown_default(option)).replace("%", "%%")
+        if option.kind is bool:
+            flags = [option.flag] if option.group == "run" else [option.flag, option.opposite]
+            groups[option.group].add_argument(*flags, action="store_true", help=text)
+        else:
+            groups[option.group].add_argument(option.flag, metavar=_metavar(option), help=text)
+    return parser.format_help()
+
+
+def _metavar(option: Option) -> str:
+    return option.kind.__name__.upper() + (" ..." if option.is_list else "")
+
+
+def _shown_default(option: Option) -> str:
+    if option.group == "run":
+        return ""
+    if option.default is dataclasses.MISSING:
+        return " (needed)"
+    value = option.default
+    return f" (default: {' '.join(map(str, value)) if option.is_list else value})"

@@ -1,0 +1,173 @@
+"""Live progress of a run on a terminal, and a line for every evaluation elsewhere; needs rich."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from algorithms.runs.options import Report
+
+HIDE_CURSOR = "\x1b[?25l"
+WIDE = 90  # columns of a terminal that have room for the title and a bar
+
+
+class ProgressBar:
+    """Shows what is being done from the first moment on, then steps, speed, the last return and the time left.
+
+    On a terminal that is a line which is drawn anew again and again. Where standard output goes elsewhere, every
+    evaluation is a line there; if that is a pipe, whose other end may write to the same terminal, it is all there is.
+
+    Args:
+        title: what is being trained.
+    """
+
+    def __init__(self, title: str):
+        self._title = title
+        terminal = _is_terminal(sys.stderr) and not _is_pipe(sys.stdout)
+        self._console = Console(file=cast(TextIO, _Forgiving(sys.stderr)), force_terminal=terminal)
+        self._has_bar = terminal and not self._console.is_dumb_terminal
+        self._has_lines = not self._has_bar or not _is_terminal(sys.stdout)
+        is_wide = self._console.width >= WIDE
+        bar = [TextColumn(escape(title)), BarColumn()] if is_wide else []
+        columns = [SpinnerColumn("line"), *bar, _Figures(is_wide)]
+        # Rich would show what is printed above the bar, also where standard output goes to a file.
+        self._bar = Progress(
+            *columns, console=self._console, disable=not self._has_bar, transient=True, redirect_stdout=False
+        )
+        self._task = self._bar.add_task("", total=None, report=None, score="", deadline=None)
+        self._first: tuple[float, int] | None = None  # when training was seen to be under way, after how many steps
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the terminal to others."""
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show a line to a person: above the bar, or where there is none on standard error."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a bar, and so a person in front of it."""
+        return self._has_bar
+
+    def update(self, report: Report) -> None:
+        """Show what is known between chunks.
+
+        Raises:
+            BrokenPipeError: when nobody reads the lines any more.
+        """
+        shown: dict[str, Any] = {"report": report, "deadline": self._deadline(report)}
+        if report.metrics is not None:
+            shown["score"] = f"{np.mean(report.metrics['returns']):.1f}"
+        is_news = "score" in shown
+        self._bar.update(self._task, completed=report.steps, total=report.total_steps, refresh=is_news, **shown)
+        if self._has_lines and report.phase == "compiling":
+            print(f"{self._title}: compiling ...", flush=True)
+        elif self._has_lines and is_news:
+            speed = f"{report.steps_per_second:,.0f}"
+            print(f"{report.steps:>12,} steps  {speed:>8} steps/s  return {shown['score']}", flush=True)
+
+    def _deadline(self, report: Report) -> float | None:
+        """Return when the run will end at its present speed, evaluations included."""
+        now = time.monotonic()
+        if report.phase == "compiling":
+            return None
+        if self._first is None:
+            self._first = now, report.steps
+        begun, steps = self._first
+        return (
+            now + (now - begun) / (report.steps - steps) * (report.total_steps - report.steps)
+            if steps < report.steps
+            else None
+        )
+
+
+class _Figures(ProgressColumn):
+    """What is being done, or the figures of a run under way, with or without units."""
+
+    def __init__(self, has_units: bool):
+        self._steps, self._speed, self._left = (" steps", " steps/s", " left") if has_units else ("", "/s", "")
+        super().__init__()
+
+    def render(self, task: Task) -> Text:
+        """Return the text."""
+        report, score, deadline = (task.fields[name] for name in ("report", "score", "deadline"))
+        if report is None or report.phase == "compiling":
+            figures = "compiling ..."
+        elif report.phase == "testing":
+            figures = "testing the last policy ..."
+        else:
+            figures = f"{report.steps:,}/{report.total_steps:,}{self._steps}"
+            figures += f"  {report.steps_per_second:,.0f}{self._speed}"
+            figures += f"  return {score}" if score else ""
+            figures += "" if deadline is None else f"  {_clock(max(deadline - time.monotonic(), 0))}{self._left}"
+        return Text(figures, no_wrap=True, overflow="ellipsis")
+
+
+class _Forgiving:
+    """A stream whose other end may go away: what cannot be shown to anybody is dropped.
+
+    The cursor is never hidden: a process that is killed could not bring it back.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _nobody_there():
+            return self._stream.write(text.replace(HIDE_CURSOR, ""))
+        return len(text)
+
+    def flush(self) -> None:
+        with _nobody_there():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _nobody_there() -> Iterator[None]:
+    with contextlib.suppress(OSError, ValueError):  # a terminal that was closed, a stream that was closed
+        yield
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _is_pipe(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # a stream without a file, as in a notebook
+        return False
+
+
+def _clock(seconds: float) -> str:
+    """Spell a time as people do.
+
+    Example:
+        >>> _clock(75.2), _clock(7_384)
+        ('1:15', '2:03:04')
+    """
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

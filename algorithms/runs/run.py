@@ -1,0 +1,270 @@
+"""A training run in a folder: chunks of one compiled program, with everything else between them on the host.
+
+The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued,
+and also if its budget is changed on the way (unless learning rates are annealed over that budget).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from algorithms import environments
+from algorithms.runs import memory_need
+from algorithms.runs.build import complete
+from algorithms.runs.options import Interrupted, Kept, Options, Report
+from algorithms.runs.programs import Programs, compile_programs
+from algorithms.runs.progress import Progress, check_total, read_origin
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings
+from algorithms.runs.signals import StopSignals
+from algorithms.runs.watch import Watch, num_nonfinite
+from algorithms.training.loop import TrainState
+from algorithms.training.plan import Plan
+
+
+def start(settings: Settings, folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
+    """Train in a folder, which must not exist, and return the result.
+
+    Raises:
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when there is not enough memory.
+    """
+    kept = Kept().over(options._asdict())
+    run_folder = RunFolder(folder)
+    run_folder.require_new()  # which takes seconds less than what follows
+    with _guarded(options) as signals:
+        settings = complete(settings)  # refuses what is wrong before anything is written
+        programs = compile_programs(settings)
+        memory_need.check(jax.eval_shape(programs.init))
+        run_folder.create(settings, kept._asdict())
+        with run_folder.lock():
+            return _train(settings, run_folder, programs, None, Progress(), options, kept, signals)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    options: Options = Options(),
+    fresh_environments: bool = False,
+    total_steps: int | None = None,
+) -> dict[str, Any]:
+    """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
+
+    A run that was killed before its first checkpoint begins from scratch.
+
+    Args:
+        folder: of the run.
+        options: what does not change the outcome.
+        fresh_environments: restore agent and buffer only, and begin new episodes; the stored ones that were under way
+            are closed as by a time limit. A finished run stays as it is.
+        total_steps: a new budget of the run, also of a finished one: environment steps in all, not below those that
+            were made. Evaluations are where they would be if it had been the budget from the beginning, and where the
+            run had ended. Learning rates that are annealed go on along the line over the new budget.
+
+    Raises:
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when another process writes to the folder, when its checkpoint is gone or damaged, or when
+            there is not enough memory.
+    """
+    run_folder = RunFolder(folder)
+    with run_folder.lock(), _guarded(options) as signals:
+        settings = run_folder.settings()
+        kept = Kept().over(run_folder.options()).over(options._asdict())
+        run_folder.metrics()  # refuses those that could not be drawn in the end
+        if total_steps is not None:
+            settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
+        programs = compile_programs(settings)
+        like = jax.eval_shape(programs.init)
+        memory_need.check(like)
+        state, progress = None, Progress()
+        if run_folder.has_checkpoint:
+            state, saved = run_folder.restore(like, furthest=True)
+            progress = Progress.of(saved)
+        check_total(run_folder, settings.plan, progress.steps(settings.plan))
+        if total_steps is not None:
+            run_folder.change_settings(settings)
+        run_folder.keep_metrics(progress.steps(settings.plan))
+        if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
+            state = programs.begin_anew(state)
+        return _train(settings, run_folder, programs, state, progress, options, kept, signals)
+
+
+def fork(
+    source: str | os.PathLike[str],
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    options: Options = Options(),
+) -> dict[str, Any]:
+    """Train in a folder, which must not exist, from what another run has learned and stored; return the result.
+
+    The new run takes over agent and buffer, begins new episodes, and goes on counting steps from where the other one
+    is: `total_steps` are those of both together. The other run is only read.
+
+    Args:
+        source: the folder of the other run.
+        settings: of the new run, such as `dataclasses.replace(RunFolder(source).settings(), gamma=0.9)`; anything may
+            be changed that leaves the shapes of the agent's and the buffer's state as they are.
+        folder: of the new run.
+        options: what does not change the outcome; those of the other run where they are None.
+
+    Raises:
+        Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the new run can be resumed.
+        NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
+        ValueError: also when the settings do not fit to the state.
+    """
+    origin, run_folder = RunFolder(source), RunFolder(folder)
+    run_folder.require_new()
+    kept = Kept().over(origin.options()).over(options._asdict())
+    with _guarded(options) as signals:
+        settings = complete(settings)
+        programs = compile_programs(settings)
+        agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
+        state = programs.adopt(agent, buffer, progress.iteration)
+        forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
+        run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
+        with run_folder.lock():
+            return _train(settings, run_folder, programs, state, progress, options, kept, signals)
+
+
+def restore(folder: str | os.PathLike[str]) -> TrainState:
+    """Return the state in the checkpoint of a run, the last finite one: leaves `[S, ...]`, also of one seed."""
+    run_folder = RunFolder(folder)
+    settings = run_folder.settings()
+    state, _ = run_folder.restore(_shapes(settings))
+    return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
+
+
+@contextlib.contextmanager
+def _guarded(options: Options) -> Iterator[StopSignals]:
+    """Remember signals, and explain a lack of memory."""
+    with StopSignals(options.on_signal) as signals, memory_need.explained():
+        yield signals
+
+
+def _shapes(settings: Settings) -> TrainState:
+    return jax.eval_shape(compile_programs(settings).init)
+
+
+def _train(
+    settings: Settings,
+    folder: RunFolder,
+    programs: Programs,
+    state: TrainState | None,  # None to begin from scratch
+    progress: Progress,
+    options: Options,
+    kept: Kept,
+    signals: StopSignals,
+) -> dict[str, Any]:
+    plan = settings.plan
+    watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(folder, plan))
+
+    def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
+        speed = _summary(settings, progress)["steps_per_second"]
+        try:
+            options.on_chunk(Report(phase, progress.steps(plan), plan.total_steps, speed, metrics))
+        except BrokenPipeError:
+            signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
+
+    tell("compiling")
+    if state is None:
+        if signals.received:
+            raise Interrupted(signals.received, 0)
+        state = programs.init()
+    watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
+    saved = -math.inf  # the first save is due at once
+    is_drawn = False
+    while True:
+        is_done = progress.iteration >= plan.num_iterations
+        stop = signals.received  # one that comes during the save is obeyed after the next chunk
+        if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
+            is_finite = num_nonfinite(state.agent) == 0
+            folder.save(state, settings, progress._asdict(), is_finite)
+            if not is_finite:
+                watch.saved_nonfinite()
+            if not is_drawn:
+                folder.draw_curve()
+                is_drawn = True
+            saved = time.monotonic()
+        if stop:
+            raise Interrupted(stop, progress.steps(plan))
+        if is_done:
+            break
+        state, progress, metrics = _advance(settings, programs, state, progress, watch)
+        if metrics is not None:
+            folder.append({**_summary(settings, progress), **metrics})
+            is_drawn = False
+        tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
+    returns, lengths = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
+    result = {
+        "algorithm": settings.algorithm,
+        "environment": settings.environment,
+        **_summary(settings, progress),
+        "mean_return": float(np.mean(returns)),
+        "return_of_seeds": np.mean(returns, axis=1).tolist(),
+        "mean_length": float(np.mean(lengths)),
+        "episodes": kept.final_episodes,
+        "nonfinite_numbers": num_nonfinite(state.agent),
+    }
+    for success in _success(settings, returns, lengths).values():
+        result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
+    folder.finish(result)
+    return result
+
+
+def _kept_steps(folder: RunFolder, plan: Plan) -> int | None:
+    iteration = folder.finite_iteration()
+    return None if iteration is None else Progress(iteration).steps(plan)
+
+
+def _advance(
+    settings: Settings, programs: Programs, state: TrainState, progress: Progress, watch: Watch
+) -> tuple[TrainState, Progress, dict[str, np.ndarray] | None]:
+    """Run one chunk, and the evaluation behind it if one is due."""
+    plan = settings.plan
+    chunk = _chunk(plan, progress.iteration)
+    compiled = programs.run(chunk)
+    begun = time.monotonic()
+    state = jax.block_until_ready(compiled(state))
+    seconds = progress.seconds + time.monotonic() - begun
+    progress, metrics = Progress(progress.iteration + chunk, seconds), None
+    is_test = progress.iteration % plan.iterations_per_test == 0 or progress.iteration == plan.num_iterations
+    watch.look(state.sums, is_read=is_test)
+    if is_test:
+        state, means = programs.read_metrics(state)
+        number = progress.num_tests(plan) - 1
+        returns, lengths = programs.evaluate(state.agent, number, plan.num_test_episodes)
+        metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}
+        metrics |= {**_success(settings, returns, lengths), "returns": returns}
+    return state, progress, metrics
+
+
+def _success(settings: Settings, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Return in which part of the episodes `[S, E]` of each seed the goal was reached, if there are goals."""
+    goal = environments.make(settings.environment).goal
+    return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
+
+
+def _chunk(plan: Plan, iteration: int) -> int:
+    """Return how many iterations to run now: never across an evaluation, and about ten chunks between two of them."""
+    tested = iteration // plan.iterations_per_test * plan.iterations_per_test
+    interval = min(plan.iterations_per_test, plan.num_iterations - tested)
+    # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
+    part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+    return min(part, tested + interval - iteration)
+
+
+def _summary(settings: Settings, progress: Progress) -> dict[str, Any]:
+    steps = progress.steps(settings.plan)
+    trained = settings.num_seeds * (steps - settings.plan.start_steps)
+    return {"steps": steps, "seconds": progress.seconds, "steps_per_second": trained / max(progress.seconds, 1e-9)}

@@ -1,0 +1,334 @@
+"""The folder of a training run: settings, metrics, checkpoint, result and learning curve.
+
+config.json     the resolved settings
+options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked
+metrics.jsonl   one line an evaluation
+checkpoint/     the whole state, restored bit for bit, the last two; the agent in it is finite
+checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
+                if this one is removed
+saved           says that there was a checkpoint once
+lock            held by the process that writes to the folder
+result.json     the last evaluation
+curve.png       returns over steps, mean and confidence band over seeds
+priorities.png  how likely the stored starts are drawn, and
+ages.png        how old what is drawn is; both by scripts/plot.py
+
+Whatever a run needs to go on is on the disk before something relies on it: a power cut loses what was done since the
+last checkpoint, and no more. Only one process may write to the folder; any number may read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from algorithms.runs import lock as run_lock
+from algorithms.runs import old_settings, plotting
+from algorithms.runs.build import build
+from algorithms.runs.files import parse_json, read_bytes, read_text
+from algorithms.runs.settings import Settings, require_keys
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import checkpoint
+from jaxrl_buffers._checks import shown
+from jaxrl_buffers.types import PyTree
+
+MAX_METRICS = 2**30  # bytes
+
+
+class RunFolder:
+    """Reads and writes the files of one run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    def create(
+        self,
+        settings: Settings,
+        options: Mapping[str, Any] | None = None,
+        begun: tuple[PyTree, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Make the folder, which must not exist: all at once or not at all.
+
+        Args:
+            settings: of the run.
+            options: what does not change the outcome.
+            begun: the state and the progress from which the run goes on, if it is not to begin from scratch.
+        """
+        self.require_new()
+        aside = RunFolder(self.path.with_name(f".{self.path.name}.new"))
+        try:
+            durable.make_folder(aside.path.absolute())
+            with run_lock.lock(aside.path):
+                durable.remove_folder(aside._checkpoint)  # which a killed process may have left
+                aside.change_settings(settings)
+                durable.write_text(aside._options, json.dumps(dict(options or {}), indent=2) + "\n")
+                if begun is not None:
+                    aside.save(begun[0], settings, begun[1])
+                durable.rename(aside.path, self.path)
+        except OSError as error:
+            durable.remove_folder(aside.path)
+            raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
+
+    def require_new(self) -> None:
+        """Refuse a folder that exists, or that can surely not be made."""
+        if self.path.exists():
+            raise ValueError(
+                f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
+            )
+        above = next(parent for parent in self.path.absolute().parents if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise ValueError(f"{self.path} cannot be written below {above}; choose another folder.")
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from writing to the folder; raise `ValueError` if one does."""
+        self._require_settings()
+        return run_lock.lock(self.path)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Write the settings of the run."""
+        durable.write_text(self._config, json.dumps(settings.to_dict(), indent=2) + "\n")
+
+    def settings(self) -> Settings:
+        """Return the settings of the run."""
+        self._require_settings()
+        text = read_text(self._config)
+        try:
+            settings = Settings.from_dict(old_settings.current(require_keys("settings", parse_json(text))))
+            build(settings)  # refuses what is wrong
+            return settings
+        except ValueError as error:
+            raise ValueError(f"{self._config} does not hold the settings of a run: {error}") from None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options with which the run was started."""
+        text = read_text(self._options) if self._options.exists() else "{}"
+        try:
+            return dict(require_keys("options", parse_json(text)))
+        except ValueError as error:
+            raise ValueError(f"{self._options} does not hold the options of a run: {error}") from None
+
+    def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any], is_finite: bool = True) -> None:
+        """Write a checkpoint of the state, with what the host must know to go on.
+
+        A state whose agent is not finite goes elsewhere, so that the last one that was finite stays.
+        """
+        if self._metrics.exists():  # what was written until now is not written again by a run that goes on from here
+            durable.sync(self._metrics)
+            durable.sync(self.path)
+        where = self._checkpoint if is_finite else self._nonfinite_checkpoint
+        checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
+        if not self._saved.exists():
+            durable.write_text(self._saved, "")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint; a run that was saved once must have one.
+
+        Raises:
+            ValueError: when it is gone.
+        """
+        if any(_is_saved(path) for path in (self._checkpoint, self._nonfinite_checkpoint)):
+            return True
+        if self._saved.exists() or self._result.exists() or self.metrics():
+            raise ValueError(
+                f"the checkpoint of {self.path} is gone: the run was saved before, but there is none in "
+                f"{self._checkpoint}; put it back, or start a new run in another folder."
+            )
+        return False
+
+    def restore(self, like: PyTree, furthest: bool = False) -> tuple[PyTree, dict[str, Any]]:
+        """Return the state and the progress of the checkpoint, which must be one of the settings in the folder.
+
+        Args:
+            like: shapes and dtypes of the state.
+            furthest: take the last state even if its agent is not finite, else only if there is no other.
+        """
+        if not self.has_checkpoint:
+            raise ValueError(f"{self.path} holds no checkpoint; --resume {self.path} begins the run.")
+        try:
+            path = self._chosen_checkpoint(furthest)
+            state, progress = checkpoint.restore_with_metadata(path, like, self._check_same)
+        except FileNotFoundError as error:
+            raise ValueError(f"{error}") from None
+        return state, {name: value for name, value in progress.items() if name != "settings"}
+
+    def finite_iteration(self) -> int | None:
+        """Return the iteration of the last checkpoint whose agent is finite, if there is one."""
+        return _iteration(self._checkpoint) if _is_saved(self._checkpoint) else None
+
+    def _chosen_checkpoint(self, furthest: bool) -> Path:
+        saved = [path for path in (self._checkpoint, self._nonfinite_checkpoint) if _is_saved(path)]
+        return max(saved, key=_iteration) if furthest else saved[0]
+
+    def append(self, metrics: Mapping[str, Any]) -> None:
+        """Add a line of metrics; numbers that are not finite become null."""
+        durable.append_text(self._metrics, json.dumps(_plain(metrics)) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""
+        return [line for _, line in self._metric_lines()]
+
+    def keep_metrics(self, steps: int) -> None:
+        """Drop lines which a run that was killed wrote after its last checkpoint, made after so many steps."""
+        if not self._metrics.exists():
+            return
+        lines = self._metric_lines()
+        kept = b"".join(text for text, line in lines if line["steps"] <= steps)
+        if kept != self._metrics.read_bytes():
+            durable.write_text(self._metrics, kept.decode())
+
+    def _metric_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Return the lines of metrics, each as it is written and as it is read."""
+        texts = read_bytes(self._metrics, MAX_METRICS).splitlines(keepends=True) if self._metrics.exists() else []
+        lines: list[tuple[bytes, dict[str, Any]]] = []
+        try:
+            for text, line in _readable(texts):
+                lines.append((text, _checked(line, lines[0][1] if lines else None)))
+        except ValueError as error:
+            raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error}") from None
+        return lines
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the result."""
+        durable.write_text(self._result, json.dumps(_plain(result), indent=2) + "\n")
+
+    def draw_curve(self) -> None:
+        """Draw the learning curve of the evaluations so far; without matplotlib there is none."""
+        if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):
+            settings = self.settings()
+            plotting.draw_curve(metrics, f"{settings.algorithm} on {settings.environment}", self.curve)
+
+    @property
+    def curve(self) -> Path:
+        """Where the learning curve is drawn."""
+        return self.path / "curve.png"
+
+    @property
+    def priorities(self) -> Path:
+        """Where the histogram of priorities is drawn."""
+        return self.path / "priorities.png"
+
+    @property
+    def ages(self) -> Path:
+        """Where the distribution of the samples' ages is drawn."""
+        return self.path / "ages.png"
+
+    def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
+        """Return the names of settings that are other ones in this run."""
+        given = settings.to_dict() if isinstance(settings, Settings) else old_settings.current(settings)
+        here, there = (_flat(json.loads(json.dumps(one))) for one in (self.settings().to_dict(), given))
+        return [name for name in there | here if there.get(name) != here.get(name)]
+
+    def _check_same(self, metadata: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
+        saved = metadata.get("settings", {})
+        names = [name for name in self.changed_settings(saved) if saved and name != "plan.total_steps"]
+        if names:
+            raise ValueError(
+                f"the checkpoint in {self.path} was saved with other settings: {', '.join(names)}; "
+                f"set {self._config.name} back, or start a new run."
+            )
+
+    def _require_settings(self) -> None:
+        if not self._config.is_file():
+            raise ValueError(f"{self.path} is no run folder: there is no {self._config.name} in it.")
+
+    @property
+    def _config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def _options(self) -> Path:
+        return self.path / "options.json"
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def _nonfinite_checkpoint(self) -> Path:
+        return self.path / "checkpoint_nonfinite"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def _saved(self) -> Path:
+        return self.path / "saved"
+
+    @property
+    def _result(self) -> Path:
+        return self.path / "result.json"
+
+
+def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
+    """Return lines as they are written and as JSON, but for what a killed run or a power cut left at the end."""
+    while texts and _is_cut(texts[-1]):
+        texts = texts[:-1]
+    for text in texts:
+        yield text, parse_json(text.decode())
+
+
+def _is_cut(text: bytes) -> bool:
+    """Tell whether this may be what is left of a line: its beginning, or zeros in the place of some of it."""
+    is_begin = text.startswith(b"{") and not text.endswith(b"\n")
+    return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
+
+
+def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
+    steps, returns = require_keys("line", line).get("steps"), line.get("returns")
+    is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(_are_numbers, returns))
+    if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
+        raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
+    return line
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether these are numbers, or null in the place of what is not finite, and at least one."""
+    kinds = {type(value) for value in values} if isinstance(values, list) else {str}
+    return bool(kinds) and kinds <= {int, float, type(None)}
+
+
+def _is_saved(path: Path) -> bool:
+    return any(path.glob("step_*"))
+
+
+def _iteration(path: Path) -> int:
+    return checkpoint.read_metadata(path)["metadata"]["iteration"]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names."""
+    flat = {}
+    for name, value in settings.items():
+        nested = isinstance(value, Mapping)
+        flat |= {f"{name}.{key}": one for key, one in _flat(value).items()} if nested else {name: value}
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can express."""
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = np.asarray(value).tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

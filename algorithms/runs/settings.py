@@ -1,0 +1,233 @@
+"""The settings of a run, as plain data: what files, the command line and run folders hold.
+
+`algorithms.runs.build.build` makes the components of a run from them, and refuses what is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from algorithms.training.plan import Plan, Suggested
+from jaxrl_buffers import config
+from jaxrl_buffers._checks import shown
+
+GROUPS = ("plan", "agent", "sampler", "rollout", "buffer")  # settings that hold others
+# Settings of which a buffer is made. They are not given beside a whole buffer, which says all of this itself.
+OF_BUFFER = (
+    *("capacity", "n_step", "gamma", "hindsight", "hindsight_ratio"),
+    *("sampler", "rollout", "sequence_length", "burn_in"),
+)
+SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
+# Likewise, the settings of which a part of an agent is made.
+OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule": ("anneal",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run.
+
+    A sampler is `{"name": ..., option: value, ...}`. Samplers that draw as another one does, from a part of the buffer,
+    have that one under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
+
+    Buffer and agent may also be whole components, `{"name": ..., "config": {...}}`, as `jaxrl_buffers.from_config`
+    builds them. What their `config` leaves out has the default of the component's class. Settings that would describe
+    the same thing a second time are refused: beside a whole buffer those of `OF_BUFFER`, beside an agent with a part of
+    its own those of `OF_AGENT`. A whole agent has the action space of the environment. A whole buffer is for as many
+    environments as the plan has, unless its `config` says how many.
+
+    Args:
+        algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo` or `ppo`.
+        environment: the name of an environment that gymnax knows.
+        plan: budgets and intervals.
+        sampler: which transitions of a replay buffer are drawn. None is `{"name": "uniform"}`.
+        rollout: options of the rollout from which an on-policy algorithm learns.
+        buffer: a whole buffer; None to make one from the other settings.
+        n_step: rewards summed up in a target; 1 for on-policy algorithms.
+        hindsight: learn from goals that were reached by chance, in environments with goals: `none`, or which of them
+            are taken, `future`, `final`, `episode` or `random`.
+        hindsight_ratio: the share of samples whose goal is replaced.
+        gamma: discount of one step.
+        capacity: transitions that a replay buffer holds. A rollout holds those of one iteration.
+        hidden_sizes: widths of the networks' dense layers.
+        channels: channels of the convolutions that images pass through first. The network of the Nature paper, for
+            frames of 84x84, has channels 32 64 64, kernel sizes 8 4 3, strides 4 2 1 and hidden sizes 512.
+        kernel_sizes: height and width of each convolution's kernel, or one number for all.
+        strides: stride of each convolution, or one number for all.
+        activation: name of a function in `jax.nn`.
+        memory: the recurrent core through which networks remember earlier observations: `none`, `gru` or `lstm`.
+        memory_size: width of the recurrent core.
+        sequence_length: steps of one sample, for off-policy algorithms with a memory.
+        burn_in: steps at the beginning of such a sample that only bring the memory up to date.
+        anneal: lower the learning rates to zero over the run, in a straight line.
+        averaging: evaluate the policy with a running average of its parameters, of which each update keeps this
+            share; 0 to evaluate with the parameters themselves.
+        normalize: scale observations to mean 0 and deviation 1 before networks see them.
+        agent: hyper-parameters of the algorithm, or a whole agent.
+        seed: the first seed.
+        num_seeds: independent runs side by side, with the seeds that follow the first.
+        obs_dtype: dtype in which observations are stored. `none` leaves them as they are. `bool` is for zeros and ones,
+            as in MinAtar: it takes a quarter of the memory and changes no result. `uint8` is for images with values up
+            to 255, which networks divide by 255.
+
+    Example:
+        >>> settings = Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000), sampler={"name": "prioritized"})
+        >>> Settings.from_dict(settings.to_dict()) == settings
+        True
+    """
+
+    algorithm: str
+    environment: str
+    plan: Plan
+    sampler: Mapping[str, Any] | None = None
+    rollout: Mapping[str, Any] | None = None
+    buffer: Mapping[str, Any] | None = None
+    n_step: int = 1
+    hindsight: str = "none"
+    hindsight_ratio: float = 0.8
+    gamma: float = 0.99
+    capacity: int = 100_000
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    channels: tuple[int, ...] = (16,)
+    kernel_sizes: tuple[int, ...] = (3,)
+    strides: tuple[int, ...] = (1,)
+    activation: str = "relu"
+    memory: str = "none"
+    memory_size: int = 64
+    sequence_length: int = 20
+    burn_in: int = 5
+    anneal: bool = False
+    averaging: float = 0.0
+    normalize: bool = False
+    agent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    num_seeds: int = 1
+    obs_dtype: str = "none"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON knows them, without those that a whole component replaces."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values |= {"plan": self.plan.to_dict(), **{name: list(values[name]) for name in SIZES}}
+        replaced = replaced_settings(values)
+        return {name: value for name, value in values.items() if value is not None and name not in replaced}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Return the settings of a dict such as `to_dict` gives.
+
+        Settings that are left out have their defaults, but for the algorithm, the environment and the plan's total.
+        Options of agents and samplers are kept as they are until `build` checks them.
+        """
+        flat = _check_flat(require_keys("settings", values))
+        for name in ("algorithm", "environment", "plan"):
+            if name not in values:
+                raise ValueError(f"{name}: is missing, expected it as in the config.json of a run.")
+        groups = {name: values[name] for name in GROUPS if values.get(name) is not None}
+        require_keys("buffer", groups.get("buffer", {}))
+        refuse_replaced(values)
+        return cls(**{**groups, **flat, "plan": _plan(groups.get("plan"))})
+
+
+def is_component(value: Any) -> bool:
+    """Tell a whole component, `{name, config}`, from options of one that is made from the settings."""
+    return isinstance(value, Mapping) and ("name" in value or "config" in value)
+
+
+def replaced_settings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a whole buffer or agent among them replaces, each with the place to look at."""
+    agent = values.get("agent")
+    own = _config_of(agent) if is_component(agent) else {}
+    names = {} if values.get("buffer") is None else dict.fromkeys(OF_BUFFER, "buffer.config")
+    memory = _config_of(own["torso"]).get("memory") if "torso" in own else values.get("memory")
+    if memory not in (None, "none"):
+        names.pop("n_step", None)  # an agent with a memory sums up rewards itself
+    return names | {name: f"agent.config.{part}" for part in OF_AGENT if part in own for name in OF_AGENT[part]}
+
+
+def refuse_replaced(values: Mapping[str, Any]) -> None:
+    """Refuse settings that a whole buffer or agent beside them replaces."""
+    for name, where in replaced_settings(values).items():
+        if values.get(name) is not None:
+            raise ValueError(f"{name}: got {shown(values[name])}, expected nothing: {where} takes its place.")
+
+
+def _config_of(component: Any) -> Mapping[str, Any]:
+    """Return the `config` of a whole component; nothing if there is none that could be read."""
+    own = component.get("config") if isinstance(component, Mapping) else None
+    return own if isinstance(own, Mapping) else {}
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of which those `above` win, both as dicts in the form of `Settings.to_dict`.
+
+    Options of the plan, the agent and the sampler are merged one by one. Another sampler, and a whole component, begin
+    with their own defaults: then nothing of what they replace is taken from below.
+
+    Example:
+        >>> preset = {"gamma": 0.9, "sampler": {"name": "prioritized", "alpha": 0.3}}
+        >>> merged(preset, {"sampler": {"beta": 1.0}})
+        {'gamma': 0.9, 'sampler': {'name': 'prioritized', 'alpha': 0.3, 'beta': 1.0}}
+        >>> merged(preset, {"sampler": "recent"})
+        {'gamma': 0.9, 'sampler': {'name': 'recent'}}
+    """
+    replaced = {*replaced_settings(above), *(OF_BUFFER if above.get("buffer") is not None else ())}
+    replaced |= {"agent"} if is_component(above.get("agent")) else set()
+    replaced |= {"buffer"} if "sampler" in above and "buffer" not in above else set()
+    below = {name: value for name, value in below.items() if name not in replaced}
+    both = {**below, **above}
+    for name in ("plan", "agent", "rollout"):
+        if isinstance(below.get(name), Mapping) and isinstance(above.get(name), Mapping):
+            both[name] = {**below[name], **above[name]}
+    if above.get("sampler") is not None:
+        both["sampler"] = _merged_samplers(below.get("sampler"), above["sampler"])
+    return both
+
+
+def _merged_samplers(below: Any, above: Any) -> Any:
+    below, above = ({"name": one} if isinstance(one, str) else one for one in (below, above))
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    if above.get("name", below.get("name")) != below.get("name"):
+        below = {}
+    both = {**below, **above}
+    return both | ({"base": _merged_samplers(below.get("base"), above["base"])} if "base" in above else {})
+
+
+def check_options(where: str, values: Any, component: Any, keys: Collection[str]) -> dict[str, Any]:
+    """Return options as the parameters of a component ask for them; refuse what is unknown or of another type."""
+    given = require_keys(where, {} if values is None else values)
+    try:
+        return config.check(component, given, keys)
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from None
+
+
+def require_keys(name: str, values: Any) -> Mapping[str, Any]:
+    """Refuse what has no keys."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{name}: got {shown(values)}, expected keys with values.")
+    return values
+
+
+def _check_flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that hold no others, of the types that `Settings` has; refuse what is unknown or wrong."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    for key in values:
+        if key not in names:
+            known = ", ".join(names)
+            raise ValueError(f"{shown(key, str)}: is unknown (got {shown(values[key])}), expected are: {known}.")
+    flat = {key: value for key, value in values.items() if key not in GROUPS}
+    return config.check(Settings, flat, [name for name in names if name not in GROUPS])
+
+
+def _plan(values: Any) -> Plan:
+    given = require_keys("plan", {} if values is None else values)
+    suggested = {name: value for name, value in given.items() if isinstance(value, Suggested)}
+    others = {name: value for name, value in given.items() if name not in suggested}
+    plan: dict[str, Any] = suggested | check_options(
+        "plan", others, Plan, [field.name for field in dataclasses.fields(Plan)]
+    )
+    if "total_steps" not in plan:
+        raise ValueError("plan.total_steps: is missing, expected a whole number.")
+    return Plan(**plan)

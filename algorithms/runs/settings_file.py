@@ -1,0 +1,91 @@
+"""Settings from YAML files.
+
+    algorithm: ddqn
+    environment: CartPole-v1
+    plan: {total_steps: 20_000}
+    sampler: {name: recent, base: {name: prioritized, alpha: 0.7}}
+    agent: {learning_rate: 1e-3}
+
+The keys are those of `Settings`, as in the config.json of a run. Whatever a file leaves out comes from the preset of
+its algorithm and environment.
+
+Buffer and agent may also be whole components, as `jaxrl_buffers.config` builds them:
+
+    environment: BitFlip15-v0
+    buffer:
+      name: ReplayBuffer
+      config:
+        length: 2_000
+        sampler: {name: Recent, config: {sampler: {name: Prioritized}}}
+        view: {name: Hindsight, config: {achieved: next_obs.achieved_goal, relabel: relabel_bit_flip}}
+    agent:
+      name: DDQN
+      config: {torso: {name: Torso, config: {hidden_sizes: [256]}}, addons: [{name: RewardPrediction}]}
+
+What their `config` leaves out has the default of the component's class; presets do not matter there. The name of a
+whole agent also names the algorithm. Its action space is that of the environment, and without a torso of its own it
+gets the one of the settings. A whole buffer is for as many environments as the plan has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from algorithms.runs import old_settings, presets
+from algorithms.runs.build import build
+from algorithms.runs.components import algorithm_of
+from algorithms.runs.files import read_text
+from algorithms.runs.settings import Settings, is_component, merged
+from jaxrl_buffers import _yaml as yaml_text
+from jaxrl_buffers._checks import shown
+
+
+def read(path: str | os.PathLike[str], **names: str | None) -> Settings:
+    """Return the settings in a file, and of the preset below it; see `read_dict`."""
+    return Settings.from_dict(read_dict(path, **names))
+
+
+def read_dict(path: str | os.PathLike[str], **names: str | None) -> dict[str, Any]:
+    """Return the settings in a file, and of the preset below it, as a dict.
+
+    Args:
+        path: a YAML file.
+        names: an `algorithm` or `environment` to take instead of the file's.
+
+    Raises:
+        ValueError: one line that names the file, the key, its value and what is expected.
+    """
+    text = read_text(path)
+    try:
+        values = over_preset(yaml_text.parse(text), **names)
+        build(Settings.from_dict(values))  # refuses what is wrong
+    except ValueError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    return values
+
+
+def from_values(values: Any, **names: str | None) -> Settings:
+    """Return the settings in a dict, and of the preset below it.
+
+    Example:
+        >>> from_values({"algorithm": "ddqn", "environment": "CartPole-v1", "gamma": 0.9}).plan.total_steps
+        50000
+    """
+    return Settings.from_dict(over_preset(values, **names))
+
+
+def over_preset(values: Any, **names: str | None) -> dict[str, Any]:
+    """Return the settings in a dict merged with the preset of its algorithm and environment, where they win."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"got {shown(values)}, expected the keys of Settings with their values.")
+    values = old_settings.current(values, is_by_hand=True)
+    values |= {name: value for name, value in names.items() if value is not None}
+    if is_component(values.get("agent")):
+        values.setdefault("algorithm", algorithm_of(values["agent"]))
+    for name in ("algorithm", "environment"):
+        if not isinstance(values.get(name), str):
+            problem = f"got {shown(values[name])}" if name in values else "is missing"
+            raise ValueError(f"{name}: {problem}, expected a string.")
+    return merged(presets.read(values["algorithm"], values["environment"]), values)

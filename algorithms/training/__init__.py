@@ -1,0 +1,1 @@
+"""Training as pure functions, all of it inside compiled programs."""

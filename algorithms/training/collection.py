@@ -1,0 +1,66 @@
+"""Steps taken in the environments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Environment, EnvironmentState, Finished
+from algorithms.types import Agent
+from jaxrl_buffers import Transition
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.types import PyTree
+
+
+class Collector(NamedTuple):
+    """Environments in the middle of their episodes, with what acting remembers."""
+
+    env: EnvironmentState
+    carry: PyTree  # [N, ...]
+
+
+def collect(
+    agent: Agent,
+    agent_state: PyTree,
+    env: Environment,
+    collector: Collector,
+    keys_act: jax.Array,
+    keys_env: jax.Array,
+    is_random: bool = False,
+) -> tuple[Collector, Transition, Finished]:
+    """Take `K` steps in every environment, with uniformly random actions if `is_random`.
+
+    Args:
+        agent: the algorithm.
+        agent_state: its state.
+        env: the environment.
+        collector: where the environments are.
+        keys_act: `[K]`, consumed.
+        keys_env: `[K, N]`, consumed.
+        is_random: leave the choice of actions to chance instead of the agent.
+
+    Returns:
+        The environments afterwards, the transitions and the finished episodes, both `[K, N, ...]`.
+    """
+    num_envs = collector.env.episode_length.shape[0]
+    fresh_carry = agent.initial_carry(num_envs)
+
+    def step(collector: Collector, keys: tuple[jax.Array, jax.Array]) -> tuple[Collector, tuple[Transition, Finished]]:
+        key_act, keys_env = keys
+        key_act, key_random = split(key_act) if is_random else (key_act, None)
+        action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
+        if key_random is not None:
+            action = env.action_space.sample(key_random, num_envs)
+        env_state, transition, finished = env.step(collector.env, action, keys_env)
+        carry = jax.tree.map(lambda fresh, old: where_env(finished.ended, fresh, old), fresh_carry, carry)
+        return Collector(env_state, carry), (transition._replace(extras=extras), finished)
+
+    collector, (chunk, finished) = jax.lax.scan(step, collector, (keys_act, keys_env))
+    return collector, chunk, finished
+
+
+def where_env(condition: jax.Array, chosen: jax.Array, other: jax.Array) -> jax.Array:
+    """Return leaves `[N, ...]`, chosen by a condition `[N]`."""
+    return jnp.where(condition.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)

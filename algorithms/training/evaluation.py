@@ -1,0 +1,82 @@
+"""How good a policy is, measured on environments and keys of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Described, Environment, EnvironmentState
+from algorithms.types import Agent
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._random.hashing import fold_in, split
+from jaxrl_buffers.types import PyTree, Scalar
+
+
+class _Progress(NamedTuple):
+    env: EnvironmentState
+    carry: PyTree
+    returns: jax.Array  # float32[E]
+    lengths: jax.Array  # int32[E]; 0 while the episode goes on
+    step: jax.Array  # int32[]
+
+
+def evaluate(
+    agent: Agent,
+    state: PyTree,
+    env: Environment,
+    key: jax.Array,
+    num_episodes: int,
+    deterministic: bool = True,
+    max_steps: int | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; consumes `key`.
+
+    Every one of `num_episodes` environments plays its first episode to the end and no other, so short episodes are not
+    favored, as they would be by the first episodes that finish anywhere.
+
+    Args:
+        agent: the algorithm.
+        state: its state.
+        env: the environment.
+        key: a PRNG key.
+        num_episodes: `E`.
+        deterministic: act without exploration.
+        max_steps: where to give up on an episode, for environments without a time limit; its length is then 0.
+    """
+    require_integer("evaluate", "num_episodes", num_episodes, 1)
+    limit = time_limit(env, max_steps)
+    key_reset, key_play = split(key)
+
+    def step(progress: _Progress) -> _Progress:
+        keys = split(fold_in(key_play, progress.step), 1 + num_episodes)
+        keys_act, keys_env = jnp.split(keys, [1])
+        action, carry, _ = agent.act(state, progress.env.obs, progress.carry, keys_act[0], deterministic)
+        after, _, finished = env.step(progress.env, action, keys_env)
+        is_first = finished.ended & (progress.lengths == 0)
+        returns = jnp.where(is_first, finished.episode_return, progress.returns)
+        lengths = jnp.where(is_first, finished.episode_length, progress.lengths)
+        return _Progress(after, carry, returns, lengths, progress.step + 1)
+
+    def goes_on(progress: _Progress) -> jax.Array:
+        return jnp.any(progress.lengths == 0) & (progress.step < limit)
+
+    zeros = jnp.zeros(num_episodes, jnp.int32)
+    progress = _Progress(
+        env.reset(key_reset, num_episodes),
+        agent.initial_carry(num_episodes),
+        jnp.zeros(num_episodes, jnp.float32),
+        zeros,
+        jnp.zeros((), jnp.int32),
+    )
+    progress = jax.lax.while_loop(goes_on, step, progress)
+    return progress.returns, progress.lengths
+
+
+def time_limit(env: Described, max_steps: int | None) -> Scalar:
+    """Return where to give up on an episode; refuse environments that might never end one."""
+    limit = env.max_episode_length if max_steps is None else max_steps
+    if limit is None:
+        raise ValueError(f"{env.name} has no time limit; give evaluate() `max_steps`, or episodes may never end.")
+    return limit

@@ -1,0 +1,278 @@
+"""Training as one compiled program: the only place where agent, buffer and environment meet.
+
+`train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run its parts in chunks: `init`, then `run`
+as often as they like, with `evaluate` in between. One long `run` and many short ones give the same bits, because the
+randomness of iteration `i` is `fold_in(key, i)` and everything else is in the state. (Inside `train` XLA may round the
+same sums in another order.)
+
+The buffer decides how an iteration learns: from samples of a replay buffer (`off_policy.learn`), or, if it is a
+`Rollout`, in epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algorithms.environments import Described, Environment, Finished
+from algorithms.training import faults, off_policy, on_policy
+from algorithms.training.collection import Collector, collect
+from algorithms.training.evaluation import evaluate
+from algorithms.training.metrics import Scalars, Sums
+from algorithms.training.off_policy import Replay
+from algorithms.training.plan import Plan
+from algorithms.types import Agent, Metrics
+from jaxrl_buffers import Transition
+from jaxrl_buffers._random.hashing import fold_in, split
+from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import PyTree, Scalar
+
+Buffer = Replay | Rollout
+
+
+class TrainState(NamedTuple):
+    """Everything that a training run remembers."""
+
+    agent: PyTree
+    buffer: PyTree  # the state of the replay buffer; () with a rollout
+    collector: Any  # a `Collector`; () where environments are stepped on the host
+    key: jax.Array  # of the training iterations
+    iteration: jax.Array  # int32[]
+    sums: Sums
+
+
+class Keys(NamedTuple):
+    """The randomness of one iteration."""
+
+    act: jax.Array  # keys [K]
+    env: jax.Array  # keys [K, N]
+    sample: jax.Array  # keys [U]
+    gradients: jax.Array  # keys [U]
+
+
+def train(
+    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+) -> tuple[TrainState, Metrics]:
+    """Train from scratch, or with what `buffer_state` already holds, such as offline data; consumes `key`.
+
+    Returns:
+        The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means and the counts of
+        faults since the one before, the number of environment `steps`, and `returns` `[E, num_test_episodes]`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import DDQN, environments
+        >>> env = environments.make("CartPole-v1")
+        >>> plan = Plan(total_steps=300, start_steps=100, update_every=50, num_updates=1, test_every=100)
+        >>> args = DDQN(env.action_space), jb.uniform(1_000), env, plan
+        >>> state, metrics = jax.jit(jax.vmap(lambda key: train(key, *args)))(jax.random.split(jax.random.key(0), 2))
+        >>> metrics["returns"].shape
+        (2, 2, 5)
+    """
+    key_train, key_test = split(key)
+    state = init(key_train, agent, buffer, env, plan, buffer_state)
+
+    def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
+        state = run(state, agent, buffer, env, plan, num_iterations)
+        state, metrics = read_metrics(state, plan)
+        returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
+        return state, {**metrics, "returns": returns}
+
+    num_tests, rest = divmod(plan.num_iterations, plan.iterations_per_test)
+    state, metrics = jax.lax.scan(
+        lambda state, test: epoch(state, test, plan.iterations_per_test), state, jnp.arange(num_tests, dtype=jnp.int32)
+    )
+    if rest:
+        state, last = epoch(state, jnp.asarray(num_tests, jnp.int32), rest)
+        metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
+    return state, metrics
+
+
+def init(
+    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+) -> TrainState:
+    """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
+    key_agent, key_env, key_warmup, key_train = split(key, 4)
+    state = before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state)
+    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
+    state = state._replace(collector=collector)
+    if not isinstance(buffer, Rollout) and plan.start_steps:
+        state = _warm_up(state, agent, buffer, env, plan, key_warmup)
+    return state._replace(sums=state.sums.with_names(metric_names(state, agent, buffer, env, plan)))
+
+
+def before_steps(
+    key_agent: jax.Array,
+    key_train: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Described,
+    plan: Plan,
+    buffer_state: PyTree = None,
+) -> TrainState:
+    """Return the state before any step, without a collector; consumes both keys."""
+    plan.check_buffer(buffer)
+    agent_state = agent.init(key_agent, env.obs, env.action_space.example)
+    if isinstance(buffer, Rollout):  # which is learned from at once and not kept
+        buffer_state = ()
+    elif buffer_state is None:
+        buffer_state = buffer.init(env.transition(_extras(agent, agent_state, env)))
+    return TrainState(agent_state, buffer_state, (), key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
+
+
+def run(
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, num_iterations: int
+) -> TrainState:
+    """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
+
+    def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
+        collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
+        return learn(state._replace(collector=collector), chunk, finished, keys, agent, buffer, plan), None
+
+    # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
+    iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
+    keys = jax.vmap(lambda i: iteration_keys(fold_in(state.key, i), plan))(iterations)
+    return jax.lax.scan(iterate, state, keys)[0]
+
+
+def learn(
+    state: TrainState, chunk: Transition, finished: Finished, keys: Keys, agent: Agent, buffer: Buffer, plan: Plan
+) -> TrainState:
+    """Make the updates of one iteration, which collected `chunk` `[K, N, ...]`, and count what happened."""
+    agent_state, buffer_state, metrics = _learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)
+    step = plan.start_steps + (state.iteration + 1) * plan.update_every
+    sums = state.sums.add(step, chunk, finished, metrics)
+    return TrainState(agent_state, buffer_state, state.collector, state.key, state.iteration + 1, sums)
+
+
+def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buffer: Replay, plan: Plan) -> TrainState:
+    """Keep rows `[K, N, ...]` of random actions, after which `step` steps have been taken, and learn nothing."""
+    learner = _observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
+    sums = state.sums.add(jnp.asarray(step), chunk)
+    return TrainState(*learner, state.collector, state.key, state.iteration, sums)
+
+
+def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment) -> TrainState:
+    """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
+    num_envs = state.collector.env.episode_length.shape[0]
+    # No iteration splits its key into that many.
+    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)
+    collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
+    # A rollout was used up in its iteration.
+    buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
+    return state._replace(collector=collector, buffer=buffer_state)
+
+
+def adopt(
+    key: jax.Array,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    iteration: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Environment,
+    plan: Plan,
+) -> TrainState:
+    """Return a state that goes on, in new episodes, with what another run has learned and stored; consumes `key`."""
+    plan.check_buffer(buffer)
+    # Neither `init` nor another run that goes on from another iteration has these keys.
+    key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
+    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
+    iteration = jnp.asarray(iteration, jnp.int32)
+    state = TrainState(agent_state, buffer_state, collector, key_train, iteration, Sums.zero(()))
+    state = begin_anew(state, agent, buffer, env)
+    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan)))
+
+
+def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
+    """Return means and counts since the last reading, and the state from which the next ones begin."""
+    steps = plan.start_steps + state.iteration * plan.update_every
+    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
+
+
+def _learn(
+    agent: Any,
+    buffer: Buffer,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    chunk: Transition,
+    finished: Finished,
+    keys: Keys,
+    plan: Plan,
+) -> tuple[PyTree, PyTree, Scalars]:
+    """Store the new rows and make the updates of one iteration; a rollout is learned from at once and not stored."""
+    if isinstance(buffer, Rollout):
+        agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
+        # After the updates, which need the policy as it was when it acted.
+        return _observe(agent, agent_state, chunk, plan), buffer_state, metrics
+    agent_state = _observe(agent, agent_state, chunk, plan)
+    added: Any = buffer.add(buffer_state, chunk)
+    buffer_state = buffer.observe(added, _mean_return(finished))
+    return off_policy.learn(agent, buffer, agent_state, buffer_state, keys.sample, keys.gradients, plan)
+
+
+def _observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:
+    after = agent.observe(agent_state, chunk)
+    return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
+
+
+def _warm_up(
+    state: TrainState, agent: Agent, buffer: Replay, env: Environment, plan: Plan, key: jax.Array
+) -> TrainState:
+    """Collect `start_steps` with random actions; consumes `key`."""
+
+    def step(state: TrainState, inputs: tuple[jax.Array, ...]) -> tuple[TrainState, None]:
+        number, *keys = inputs
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=True)
+        state = state._replace(collector=collector)
+        return store(state, chunk, (number + 1) * plan.num_envs, agent, buffer, plan), None
+
+    num_rows = plan.start_steps // plan.num_envs
+    key_act, key_step = split(key)
+    keys = split(key_act, (num_rows, 1)), split(key_step, (num_rows, 1, plan.num_envs))
+    return jax.lax.scan(step, state, (jnp.arange(num_rows, dtype=jnp.int32), *keys))[0]
+
+
+def metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what every update reports, by tracing one iteration's updates."""
+    rows = plan.update_every // plan.num_envs, plan.num_envs
+    row = env.transition(_extras(agent, state.agent, env)), jax.eval_shape(_no_episode)
+    chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
+
+    def metrics(state: TrainState, chunk: Transition, finished: Finished) -> Scalars:
+        keys = iteration_keys(state.key, plan)
+        return _learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
+
+    return jax.eval_shape(metrics, state, chunk, finished).names
+
+
+def _no_episode() -> Finished:
+    return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+
+
+def _extras(agent: Agent, agent_state: Any, env: Described) -> PyTree:
+    """Return the shapes and dtypes of what an agent stores with one step."""
+
+    def act(agent_state: Any, obs: PyTree) -> PyTree:
+        obs = jax.tree.map(lambda leaf: leaf[None], obs)
+        return agent.act(agent_state, obs, agent.initial_carry(1), jax.random.key(0))[2]
+
+    extras = jax.eval_shape(act, agent_state, env.obs)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
+
+
+def iteration_keys(key: jax.Array, plan: Plan) -> Keys:
+    """Return the randomness of the iteration that has this key, which is consumed."""
+    num_rows = plan.update_every // plan.num_envs
+    keys = split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
+    limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])
+    act, env, sample, gradients = jnp.split(keys, limits)
+    return Keys(act, env.reshape(num_rows, plan.num_envs, *env.shape[1:]), sample, gradients)
+
+
+def _mean_return(finished: Finished) -> jax.Array:
+    """Return the mean return of the episodes that ended; NaN, which buffers ignore, if none did."""
+    return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)

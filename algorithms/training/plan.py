@@ -1,0 +1,273 @@
+"""How much a run collects, learns and tests, and when."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from algorithms.training import faults
+from jaxrl_buffers import Mixture, ReplayBuffer
+from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
+from jaxrl_buffers.rollouts import Rollout
+
+MAX_EPISODES = 1_000_000  # played side by side in one evaluation
+
+
+class Suggested(int):
+    """A number from a default or a preset. It changes where numbers that the user gave need another one."""
+
+
+def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a plan, those as suggestions that may change to fit others.
+
+    Example:
+        >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
+        64
+    """
+    fixed = ("num_envs", "num_test_episodes", "on_nan")  # the first decides about the others, the rest fits anything
+    return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The budget of a training run; steps count transitions of all environments together.
+
+    First `start_steps` are collected with random actions. Then every iteration collects `update_every` steps and makes
+    `num_updates` updates, until `total_steps` have been collected:
+
+        total_steps = start_steps + num_iterations * update_every
+
+    A total that does not add up is refused, with the nearest that does.
+
+    Numbers that are left out, and those of a preset, are suggestions. They are rounded up to fit the numbers that were
+    given, with `num_updates` in proportion to `update_every`. If the total does not add up otherwise, `start_steps`
+    grows. Numbers that were given never change: they fit, or they are refused with the nearest that would.
+
+    Where the original had one default in its classes and another in its factories, these are the factories': 50
+    `num_updates` (not 1), `test_every` 5,000 (not 1,000), `start_steps` 1,000 (not 20,000, as DDQN had in both).
+
+    Args:
+        total_steps: environment steps of the whole run.
+        num_envs: environments side by side.
+        start_steps: steps with random actions before learning begins, a multiple of `num_envs`; 0 for on-policy agents.
+        update_every: steps of one iteration, a multiple of `num_envs`.
+        num_updates: updates of one iteration.
+        mini_batch_size: samples of one update.
+        test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only.
+        num_test_episodes: complete episodes of one evaluation.
+        on_nan: what to do about numbers that are not finite. They are always counted. `warn` goes on. `skip` goes on
+            and leaves out updates whose gradients are not finite. `stop` ends a run in a folder, which keeps its last
+            finite checkpoint.
+
+    Example:
+        >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
+        9000
+        >>> plan = Plan(total_steps=10_000, num_envs=16)
+        >>> plan.start_steps, plan.update_every, plan.num_updates, plan.test_every
+        (1040, 64, 64, 5056)
+    """
+
+    total_steps: int
+    num_envs: int = 1
+    start_steps: int = Suggested(1_000)
+    update_every: int = Suggested(50)
+    num_updates: int = Suggested(50)
+    mini_batch_size: int = Suggested(64)
+    test_every: int = Suggested(5_000)
+    num_test_episodes: int = 5
+    on_nan: str = "warn"
+
+    def __post_init__(self):
+        for name in ("total_steps", "num_envs", "update_every", "num_updates", "mini_batch_size"):
+            require_integer("Plan", name, getattr(self, name), 1)
+        require_integer("Plan", "start_steps", self.start_steps, 0)
+        require_integer("Plan", "test_every", self.test_every, 0)
+        require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1, MAX_EPISODES)
+        require_choice("Plan", "on_nan", self.on_nan, faults.POLICIES)
+        self._follow()
+        _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
+        _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
+        if self.test_every:
+            _require_multiple("test_every", self.test_every, "update_every", self.update_every)
+        self._require_total()
+        if self.num_iterations * self.num_updates >= INT32_LIMIT:
+            raise ValueError(
+                f"Plan(num_updates={self.num_updates}): {self.num_iterations} iterations would make 2**31 updates or "
+                "more, which cannot be counted; make fewer."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON knows it."""
+        return {name: int(value) if isinstance(value, int) else value for name, value in vars(self).items()}
+
+    def _follow(self) -> None:
+        """Round suggestions up to what fits."""
+        self._collect(_round_up(self.update_every, self.num_envs))
+        self._suggest(start_steps=_round_up(self.start_steps, self.num_envs))
+        self._suggest(total_steps=_round_up(self.total_steps, self.num_envs))
+        learning = self.total_steps - self.start_steps
+        rest = learning % self.update_every
+        if self.start_steps and rest % self.num_envs == 0 and learning - rest >= self.update_every:
+            self._suggest(start_steps=self.start_steps + rest)
+        learning = self.total_steps - self.start_steps
+        if learning % self.update_every and not isinstance(self.total_steps, Suggested):
+            # Iterations of up to twice the suggested size train in much the same way.
+            sizes = range(self.update_every, 2 * self.update_every + 1, self.num_envs)
+            self._collect(next((size for size in sizes if learning % size == 0), self.update_every))
+        self._suggest(test_every=_round_up(self.test_every, self.update_every))
+        learning = max(_round_up(learning, self.update_every), self.update_every)
+        self._suggest(total_steps=self.start_steps + learning)
+
+    def _collect(self, update_every: int) -> None:
+        """Change the size of an iteration, if it is a suggestion; updates per step stay as they are."""
+        if isinstance(self.update_every, Suggested):
+            num_updates = max(round(self.num_updates * update_every / self.update_every), 1)
+            self._suggest(update_every=update_every, num_updates=num_updates)
+
+    def _suggest(self, **values: int) -> None:
+        for name, value in values.items():
+            if isinstance(getattr(self, name), Suggested):
+                object.__setattr__(self, name, Suggested(value))
+
+    def _require_total(self) -> None:
+        learning = self.total_steps - self.start_steps
+        if learning >= self.update_every and learning % self.update_every == 0:
+            require_integer("Plan", "total_steps", self.total_steps, 1)  # rounding up may have made it too large
+            return
+        can_wait = isinstance(self.start_steps, Suggested) and self.start_steps > 0
+        unit = self.num_envs if can_wait else self.update_every
+        near = [max(learning // unit + extra, self.update_every // unit) for extra in (0, 1)]
+        near = sorted({self.start_steps + count * unit for count in near})
+        raise ValueError(
+            f"Plan(total_steps={self.total_steps}): {self.start_steps} first steps and then {self.update_every} an "
+            f"iteration cannot add up to it; the nearest total is {' or '.join(map(str, near))}."
+        )
+
+    def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:
+        """Return the plan with suggestions that fit a buffer.
+
+        Args:
+            buffer: the buffer from which the agent learns.
+            by_columns: whether minibatches of a rollout are made of whole environments, as memories need them.
+        """
+        plan = copy.copy(self)
+        if isinstance(buffer, Rollout):
+            plan._suggest(start_steps=0, update_every=buffer.length * buffer.num_envs)
+            count = max(round(plan.update_every / plan.mini_batch_size), 1)
+            count = min(count, plan.num_envs) if by_columns else count
+            plan._suggest(mini_batch_size=-(-plan.update_every // count))
+            epochs = max(round(plan.num_updates / plan.num_minibatches), 1)
+            plan._suggest(num_updates=epochs * plan.num_minibatches)
+        else:
+            plan._suggest(start_steps=plan._first_steps(buffer))
+        return dataclasses.replace(plan)  # which rounds the other suggestions
+
+    def _first_steps(self, buffer: ReplayBuffer | Mixture) -> int:
+        """Return how many first steps are needed for a batch, if in one environment the present ones would do."""
+        num_samples = self.mini_batch_size
+        if isinstance(buffer, Mixture):  # the run writes to its first buffer only
+            num_samples, buffer = buffer.counts(num_samples)[0], buffer.buffers[0]
+        around, stride = buffer.view.lookahead + buffer.lookback, buffer.view.stride
+        if (self.start_steps - around) // stride < num_samples:
+            return self.start_steps
+        rows = around + stride * -(-num_samples // self.num_envs)
+        return max(self.start_steps, rows * self.num_envs)
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the whole run."""
+        return (self.total_steps - self.start_steps) // self.update_every
+
+    @property
+    def iterations_per_test(self) -> int:
+        """Iterations between two evaluations."""
+        return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
+
+    @property
+    def skip_nonfinite(self) -> bool:
+        """Whether updates with gradients that are not finite change nothing."""
+        return self.on_nan == "skip"
+
+    @property
+    def num_minibatches(self) -> int:
+        """Minibatches of one epoch of an on-policy agent."""
+        return -(-self.update_every // self.mini_batch_size)
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of one iteration: how often an on-policy agent learns from each step."""
+        return self.num_updates // self.num_minibatches
+
+    def check_buffer(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> None:
+        """Refuse a buffer for another number of environments, or one that is too small.
+
+        Args:
+            buffer: the buffer from which the agent learns.
+            by_columns: whether minibatches of a rollout are made of whole environments, as memories need them.
+        """
+        if buffer.num_envs != self.num_envs:
+            raise ValueError(
+                f"the buffer is for {buffer.num_envs} environments and the plan for {self.num_envs}; "
+                "give both the same `num_envs`."
+            )
+        if isinstance(buffer, Rollout):
+            self._check_rollout(buffer, by_columns)
+        elif isinstance(buffer, Mixture):  # the run writes to its first buffer only
+            self._check_replay(buffer.buffers[0], buffer.counts(self.mini_batch_size)[0])
+        else:
+            self._check_replay(buffer, self.mini_batch_size)
+
+    def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
+        """Refuse rollouts that are not as long as an iteration, and epochs that are not whole."""
+        steps = rollout.length * rollout.num_envs
+        if self.update_every != steps:
+            raise ValueError(
+                f"Plan(update_every={self.update_every}): the rollout takes {steps} steps, {rollout.length} in each of "
+                f"{rollout.num_envs} environments; both must be the same."
+            )
+        if self.start_steps:
+            raise ValueError(
+                f"Plan(start_steps={self.start_steps}): on-policy agents do not learn from random steps; set it to 0."
+            )
+        if self.num_updates % self.num_minibatches:
+            raise ValueError(
+                f"Plan(num_updates={self.num_updates}): {self.update_every} steps are {self.num_minibatches} "
+                f"minibatches of {self.mini_batch_size}, and `num_updates` must be a multiple of that."
+            )
+        if by_columns and self.num_minibatches > self.num_envs:
+            raise ValueError(
+                f"Plan(mini_batch_size={self.mini_batch_size}): with a memory minibatches are made of whole "
+                f"environments, and {self.num_envs} of them cannot give {self.num_minibatches}; take at least "
+                f"{rollout.length} steps, or more environments."
+            )
+
+    def _check_replay(self, buffer: ReplayBuffer, num_samples: int) -> None:
+        """Refuse a buffer from which the first update could not draw `num_samples`."""
+        if self.update_every > buffer.length * self.num_envs:
+            raise ValueError(
+                f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "
+                "collect less at a time or raise its length."
+            )
+        rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - buffer.lookback
+        starts = max(rows // buffer.view.stride, 0) * self.num_envs
+        if starts < num_samples:
+            raise ValueError(
+                f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
+                f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."
+            )
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _require_multiple(name: str, value: int, of: str, unit: int) -> None:
+    if value % unit:
+        below, above = value // unit * unit, (value // unit + 1) * unit
+        near = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(f"Plan({name}={value}): `{name}` must be a multiple of {of}={unit}; {near} would do.")

@@ -1,0 +1,149 @@
+"""Observations brought to mean 0 and deviation 1, around any agent.
+
+    s_normalized = clip((s - mean) / std, -clip, clip)
+
+Mean and deviation are those of all observations collected so far, component by component, and part of the state. Two
+sets of `n` and `m` observations are merged, with `r = m / (n + m)` and `delta` the difference of their means, by
+
+    mean <- mean + r delta,   var <- (1 - r) var + r var_m + r (1 - r) delta^2
+
+Chan et al. (1979), "Updating formulae and a pairwise algorithm for computing sample variances". Nothing here is a sum
+over all steps, so float32 suffices for runs of any length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.networks.distributions import Distribution
+from algorithms.types import Agent, StepInfo
+from algorithms.wrappers._base import SameCarry
+from jaxrl_buffers._checks import require_positive
+from jaxrl_buffers.component import Component
+from jaxrl_buffers.rollouts import RolloutBatch
+from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar, Transition
+
+Rows = TypeVar("Rows", Transition, Batch, RolloutBatch)
+
+# Deviations count as at least this share of the mean: below, differences in float32 are little but rounding.
+_RESOLUTION = 1e-6
+_LEAST_VARIANCE = 1e-12
+
+
+class Moments(NamedTuple):
+    """Mean and variance of one leaf of the observations, `float32[...]` like one observation."""
+
+    mean: jax.Array
+    variance: jax.Array
+
+
+class NormalizedState(NamedTuple):
+    """The agent's state, and the statistics of observations."""
+
+    agent: PyTree
+    num_observed: jax.Array  # float32[], observations seen
+    moments: tuple[Moments | tuple[()], ...]  # of each leaf of an observation; () unless it is floating-point
+
+
+class Normalized(SameCarry, Component):
+    """Any agent, with normalized observations. Images, and all leaves that are not floating-point, stay as they are.
+
+    Statistics are gathered by `observe`; stored observations are raw, and normalized whenever they are looked at. An
+    on-policy learner observes a rollout after it learned from it, so that the probabilities of its actions are those of
+    the same inputs. Behaviours in add-ons of the agent get normalized observations.
+
+    Args:
+        agent: any agent.
+        clip: the largest magnitude of a normalized component.
+
+    Example:
+        >>> from algorithms import DDQN, Discrete
+        >>> agent = Normalized(DDQN(Discrete(2)))
+        >>> state = agent.init(jax.random.key(0), jnp.zeros(1), Discrete(2).example)
+        >>> rows = jnp.array([[[1.0]], [[3.0]]])  # two steps of one environment
+        >>> chunk = Transition(rows, jnp.zeros((2, 1)), jnp.zeros((2, 1)), False, False, rows)
+        >>> state = agent.observe(state, chunk)
+        >>> print(agent.normalize(state, jnp.array([[1.0], [2.0], [4.0]]))[:, 0])
+        [-1.  0.  2.]
+    """
+
+    agent: Agent
+    clip: Scalar = 10.0
+
+    def __post_init__(self):
+        require_positive(self, "clip")
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> NormalizedState:
+        """Return the state for observations and actions like these; consumes `key`."""
+        moments = tuple(
+            Moments(jnp.zeros(leaf.shape, jnp.float32), jnp.ones(leaf.shape, jnp.float32)) if _is_float(leaf) else ()
+            for leaf in jax.tree.leaves(obs)
+        )
+        return NormalizedState(self.agent.init(key, obs, action), jnp.zeros((), jnp.float32), moments)
+
+    def act(
+        self, state: NormalizedState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Return the agent's actions `[N, ...]`, the next carry and extras; consumes `key`."""
+        return self.agent.act(state.agent, self.normalize(state, obs), carry, key, deterministic)
+
+    def distribution(self, state: NormalizedState, obs: PyTree) -> Distribution:
+        """Return the policy's distributions at observations `[B, ...]`."""
+        return self.policy_agent.distribution(state.agent, self.normalize(state, obs))
+
+    def values(self, state: NormalizedState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        return self.on_policy_agent.values(state.agent, self._normalize_fields(state, chunk))
+
+    def observe(self, state: NormalizedState, chunk: Transition) -> NormalizedState:
+        """Merge the observations of a chunk `[K, N, ...]` into the statistics."""
+        leaves = jax.tree.leaves(chunk.obs)
+        num_new = jnp.asarray(leaves[0].shape[0] * leaves[0].shape[1], jnp.float32)
+        num_observed = state.num_observed + num_new
+        pairs = zip(state.moments, leaves, strict=True)
+        moments = tuple(_merge(known, leaf, num_new / num_observed) if known else () for known, leaf in pairs)
+        return NormalizedState(self.agent.observe(state.agent, chunk), num_observed, moments)
+
+    def gradients(self, state: NormalizedState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
+        """Return the agent's gradients; consumes `key`."""
+        sample = sample._replace(batch=self._normalize_fields(state, sample.batch))
+        return self.agent.gradients(state.agent, sample, key)
+
+    def apply(self, state: NormalizedState, grads: PyTree) -> NormalizedState:
+        """Let the agent make an update."""
+        return state._replace(agent=self.agent.apply(state.agent, grads))
+
+    def _normalize_fields(self, state: NormalizedState, rows: Rows) -> Rows:
+        names = [name for name in ("obs", "next_obs") if name in rows._fields]  # a rollout's batch has no next_obs
+        return rows._replace(**{name: self.normalize(state, getattr(rows, name)) for name in names})
+
+    def normalize(self, state: NormalizedState, obs: PyTree) -> PyTree:
+        """Return observations, with any axes before their own, as the agent sees them."""
+        leaves, structure = jax.tree.flatten(obs)
+        limit = jnp.asarray(self.clip, jnp.float32)
+        pairs = zip(state.moments, leaves, strict=True)
+        changed = [_standardize(known, leaf, limit) if known else leaf for known, leaf in pairs]
+        return jax.tree.unflatten(structure, changed)
+
+
+def _merge(known: Moments, rows: jax.Array, share: jax.Array) -> Moments:
+    """Merge rows `[K, N, ...]`, which make up a `share` of all, into what is known of the others."""
+    rows = rows.astype(jnp.float32).reshape(-1, *known.mean.shape)
+    mean = jnp.mean(rows, axis=0)
+    variance = jnp.mean((rows - mean[None]) ** 2, axis=0)
+    delta = mean - known.mean
+    between = share * (1 - share) * delta**2
+    return Moments(known.mean + share * delta, (1 - share) * known.variance + share * variance + between)
+
+
+def _standardize(known: Moments, leaf: jax.Array, limit: jax.Array) -> jax.Array:
+    std = jnp.sqrt(known.variance + (_RESOLUTION * known.mean) ** 2 + _LEAST_VARIANCE)
+    mean, std = (value.reshape(*[1] * (leaf.ndim - value.ndim), *value.shape) for value in (known.mean, std))
+    return jnp.clip((leaf.astype(jnp.float32) - mean) / std, -limit, limit).astype(leaf.dtype)
+
+
+def _is_float(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

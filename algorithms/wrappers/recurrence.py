@@ -1,0 +1,189 @@
+"""Any agent with a memory: `Recurrent(agent)` acts and learns with what its networks remember.
+
+Every network has a memory of its own. While acting, all of them are carried along and stored with each step as
+`extras["carry"]`, and are emptied by the loop where an episode ends. Off-policy agents learn from sequences
+(`jaxrl_buffers.Sequence`): networks start from the carries stored with the first row, and the burn-in refreshes what
+has become stale since, without gradient (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from
+whole columns of a rollout.
+
+The agent inside tells its `torso`, and the `roles` of its networks with the axes by which they are stacked. It is one
+that was written for single steps. It is handed the rows of all sequences as one flat batch,
+with a `History` in the place of observations, and rows that do not count have weight zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.networks import Torso
+from algorithms.networks.memories import History, RecurrentCore
+from algorithms.types import HasParams, MemoryAgent, OnPolicyMemoryAgent, StepInfo
+from algorithms.wrappers._base import Wrapper
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
+
+
+class Recurrent(Wrapper, Component):
+    """An agent whose networks remember.
+
+    Args:
+        agent: an agent whose torso has a memory.
+        n_step: steps summed up in the targets of an off-policy agent, fewer where an episode or the sequence ends.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import DDQN, Plan, Torso, environments, train
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = Recurrent(DDQN(env.action_space, Torso((16,), memory="gru", memory_size=16)))
+        >>> buffer = jb.sequences(100, num_envs=4, sequence_length=8, burn_in=2)
+        >>> plan = Plan(
+        ...     800, num_envs=4, start_steps=200, update_every=100, num_updates=1, mini_batch_size=8, test_every=0
+        ... )
+        >>> state, metrics = jax.jit(lambda key: train(key, agent, buffer, env, plan))(jax.random.key(0))
+        >>> metrics["returns"].shape
+        (1, 5)
+    """
+
+    agent: MemoryAgent  # pyright: ignore[reportIncompatibleVariableOverride]
+    n_step: int = field(static=True, default=1)
+
+    learns_from_columns = True  # of a rollout
+
+    def __post_init__(self):
+        require_integer("Recurrent", "n_step", self.n_step, 1)
+        torso = getattr(self.agent, "torso", None)
+        if isinstance(torso, Torso) and torso.memory is None:
+            raise ValueError(
+                f"Recurrent({type(self.agent).__name__}): its networks have no memory; give the agent "
+                "`torso=Torso(memory='gru')`."
+            )
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:
+        """Return the agent's state for observations and actions like these; consumes `key`."""
+        obs, action = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (obs, action))
+        return self.agent.init(key, History(obs, None, jax.ShapeDtypeStruct((1,), jnp.bool_)), action)
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Return what the agent carries, and empty memories `[N, ...]`."""
+        empty = RecurrentCore(self.agent.torso.memory or "", self.agent.torso.memory_size).carry
+        memories = {
+            role: jnp.zeros((num_envs, *stacked, *empty.shape), empty.dtype) for role, stacked in self.agent.roles
+        }
+        return self.agent.initial_carry(num_envs), memories | {"is_first": jnp.ones(num_envs, bool)}
+
+    def act(
+        self, state: PyTree, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Return actions, the next carry, and extras with the memories before this step; consumes `key`."""
+        inner, memories = carry
+        history = _history(jax.tree.map(lambda leaf: leaf[:, None], obs), memories, memories["is_first"][:, None])
+        action, inner, extras = self.agent.act(state, history, inner, key, deterministic)
+        after = {role: self._remember(state, history, role, stacked) for role, stacked in self.agent.roles}
+        after["is_first"] = jnp.zeros_like(memories["is_first"])
+        return action, (inner, after), {**(extras or {}), "carry": memories}
+
+    def observe(self, state: PyTree, chunk: Transition) -> PyTree:
+        """Take note of collected rows."""
+        return self.agent.observe(state, chunk)
+
+    def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
+        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        columns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), chunk)
+        history = _history(columns.obs, *_first_carry(columns.extras["carry"]))
+        if not isinstance(self.agent, OnPolicyMemoryAgent):
+            raise AttributeError(
+                f"{type(self.agent).__name__} cannot learn from a rollout: it has no `value`; give a replay buffer "
+                "with the view Sequence, or an agent such as PPO."
+            )
+        both = self.agent.value(state, history), self.agent.value(state, history._replace(following=columns.next_obs))
+        value, next_value = (values.reshape(columns.reward.shape).T for values in both)
+        return value, next_value
+
+    def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
+        """Return the gradients along sequences, and priorities `[B, L]`; consumes `key`."""
+        shape = sample.batch.mask.shape
+        grads, info = self.agent.gradients(state, flatten(sample, self.n_step), key)
+        return grads, info._replace(priorities=info.priorities.reshape(shape))
+
+    def apply(self, state: PyTree, grads: PyTree) -> PyTree:
+        """Take one step along the gradients."""
+        return self.agent.apply(state, grads)
+
+    def _remember(self, state: HasParams, history: History, role: str, stacked: tuple[int, ...]) -> jax.Array:
+        """Return what networks in this role remember after the history."""
+        params, encoder = getattr(state.params, role), self.agent.torso.encoder
+
+        def remember(params: PyTree, history: History) -> jax.Array:
+            remembered: Any = encoder.apply({"params": params["params"]["torso"]["encoder"]}, history)
+            return remembered[1]
+
+        history = history.of(role)
+        if stacked:
+            remember = jax.vmap(remember, in_axes=(0, History(obs=None, carry=0, is_first=None)))
+        return jax.vmap(remember, in_axes=(None, 0))(params, history)
+
+
+def flatten(sample: Sample, n_step: int = 1) -> Sample:
+    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations and targets of `n_step` steps.
+
+    Weights are those of the sequences, zero where the mask is False, and scaled such that a mean over all rows is a
+    mean over those that count.
+    """
+    batch, shape = sample.batch, sample.batch.mask.shape
+    carry, is_first = _first_carry(batch.extras["carry"])
+    if is_first.ndim == 1:  # of the first row only: behind an end inside of a sequence, nothing counts
+        is_first = jnp.concatenate([is_first[:, None], jnp.zeros((shape[0], shape[1] - 1), bool)], axis=1)
+    history = _history(batch.obs, carry, is_first)
+    extras = {name: value for name, value in batch.extras.items() if name != "carry"}
+    rows = batch._replace(obs=(), extras=extras)
+    following = {}
+    if isinstance(batch, Batch):
+        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # rows before the first that counts
+        reward, discount, last = sum_steps(batch.reward, batch.discount, batch.mask, n_step)
+        rows = rows._replace(next_obs=(), reward=reward, discount=discount)
+        following = {"next_obs": history._replace(following=batch.next_obs, last=last)}
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    rows = rows._replace(obs=history, **following)
+    weights = sample.weights.reshape(shape[0], -1) * batch.mask
+    weights = weights * (batch.mask.size / jnp.maximum(jnp.sum(batch.mask), 1)).astype(jnp.float32)
+    return Sample(rows, sample.handle, weights.reshape(-1))
+
+
+def sum_steps(
+    reward: jax.Array, discount: jax.Array, mask: jax.Array, n_step: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the discounted rewards of up to `n_step` rows, what discounts the value behind them, and the last of them.
+
+    All are `[B, L]`. A sum goes on as long as rows count: not beyond the end of an episode, nor of the sequence.
+
+    Example:
+        >>> half, mask = jnp.full((1, 4), 0.5), jnp.array([[True, True, True, False]])
+        >>> total, discount, last = sum_steps(jnp.ones((1, 4)), half, mask, n_step=2)
+        >>> print(total[0, :3], discount[0, :3], last[0, :3])
+        [1.5 1.5 1. ] [0.25 0.25 0.5 ] [1 2 2]
+    """
+    total, product, goes_on = reward, discount, jnp.ones_like(mask)
+    last = jnp.broadcast_to(jnp.arange(mask.shape[1], dtype=jnp.int32)[None], mask.shape)
+    for step in range(1, n_step):
+        later = [jnp.pad(values, ((0, 0), (0, step)))[:, step:] for values in (reward, discount, mask)]
+        goes_on = goes_on & later[2]
+        total = jnp.where(goes_on, total + product * later[0], total)
+        product = jnp.where(goes_on, product * later[1], product)
+        last = jnp.where(goes_on, last + 1, last)
+    return total, product, last
+
+
+def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:
+    return History(obs, {role: memory for role, memory in memories.items() if role != "is_first"}, is_first)
+
+
+def _first_carry(carry: PyTree) -> tuple[PyTree, jax.Array]:
+    """Return the memories `[B, ...]` of the first rows, and all there is of `is_first`: `[B]` or `[B, L]`."""
+    is_first = carry["is_first"]
+    has_all_rows = is_first.ndim == 2
+    memories = {role: memory[:, 0] if has_all_rows else memory for role, memory in carry.items() if role != "is_first"}
+    return memories, is_first

@@ -1,0 +1,177 @@
+"""Data sets of arrays under the names that D4RL gave them: checked, and read in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_buffers._checks import row_structure, shown
+from jaxrl_buffers.types import PyTree, Transition
+
+NEEDED = ("observations", "actions", "rewards", "terminals")
+OPTIONAL = ("timeouts", "next_observations", "infos", "metadata")
+FLAG_ROWS = 2**16  # that are compared at once
+
+
+class ArraySource(NamedTuple):
+    """A data set whose arrays fit together."""
+
+    arrays: dict[str, Any]  # leaves [M, ...] that can be sliced
+    extras: PyTree  # likewise
+    terminated: np.ndarray  # bool[M]
+    truncated: np.ndarray  # bool[M]
+    is_kept: np.ndarray  # bool[M]: the successor is known, or not needed
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], infos: Sequence[str]) -> ArraySource:
+        """Check arrays and find out where their episodes end."""
+        given = {name: _nested(value) for name, value in arrays.items()}
+        chosen = _known(given)
+        extras = {name: _info(given, name) for name in infos} or ()
+        num_rows = _check_lengths(chosen | {"infos": extras})
+        terminated, truncated = _flags(chosen, num_rows)
+        if "next_observations" in chosen:
+            return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool))
+        is_last = np.arange(num_rows) == num_rows - 1
+        is_cut = (truncated | is_last) & ~terminated
+        truncated = truncated | (np.append(is_cut[1:], False) & ~terminated)
+        return cls(chosen, extras, terminated, truncated, ~is_cut)
+
+    @property
+    def num_kept(self) -> int:
+        """How many rows there are to store."""
+        return int(self.is_kept.sum())
+
+    @property
+    def row(self) -> Transition:
+        """The shapes and dtypes of one row as it is stored."""
+
+        def one(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+        obs, action, reward = (jax.tree.map(one, self.arrays[name]) for name in NEEDED[:3])
+        if not np.issubdtype(reward.dtype, np.inexact):
+            reward = jax.ShapeDtypeStruct(reward.shape, np.dtype(np.float32))
+        flag = jax.ShapeDtypeStruct((), np.dtype(bool))
+        return row_structure(Transition(obs, action, reward, flag, flag, obs, jax.tree.map(one, self.extras)))
+
+    def pieces(self, num_rows: int) -> Iterator[Transition]:
+        """Yield the rows that are kept in pieces of at most `num_rows`."""
+        for begin in range(0, len(self.is_kept), num_rows):
+            end = min(begin + num_rows, len(self.is_kept))
+            place = slice(begin, end)
+            obs, next_obs = self._observations(begin, end)
+            action, reward, extras = _read((self.arrays["actions"], self.arrays["rewards"], self.extras), begin, end)
+            flags = (self.terminated[place], self.truncated[place])
+            piece = Transition(obs, action, reward, *flags, next_obs, extras)
+            kept = self.is_kept[place]
+            yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
+
+    def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
+        """Return observations and their successors; where that is not needed, the observation itself stands for it."""
+        if "next_observations" in self.arrays:
+            return _read((self.arrays["observations"], self.arrays["next_observations"]), begin, end)
+        obs = _read(self.arrays["observations"], begin, min(end + 1, len(self.is_kept)))
+        number = np.arange(end - begin)
+        is_end = (self.terminated | ~self.is_kept)[begin:end]
+        after = np.where(is_end, number, number + 1)
+        return jax.tree.map(lambda leaf: leaf[: end - begin], obs), jax.tree.map(lambda leaf: leaf[after], obs)
+
+
+def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
+    """Tell in which rows `[M]` the two are equal in every leaf; NaN equals NaN."""
+
+    def equal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return ((one == other) | ((one != one) & (other != other))).reshape(len(one), -1).all(axis=1)
+
+    return np.logical_and.reduce(jax.tree.leaves(jax.tree.map(equal, next_obs, obs)))
+
+
+def _nested(value: Any) -> Any:
+    """Return groups of an HDF5 file, and the like, as dicts; what cannot be sliced as arrays."""
+    if isinstance(value, Mapping):
+        return {name: _nested(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_nested, value))
+    return value if hasattr(value, "shape") else np.asarray(value)
+
+
+def _known(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return what is used; refuse missing keys, and others, which may be misspelled."""
+    names = ", ".join(map(str, arrays)) or "none"
+    for name in NEEDED:
+        if name not in arrays:
+            raise ValueError(f"from_arrays() needs the key {name!r}; the data set has: {names}.")
+    for name in arrays:
+        if name not in NEEDED + OPTIONAL and not str(name).startswith(("infos/", "metadata/")):
+            raise ValueError(
+                f"from_arrays() does not know the key {name!r}; beside {', '.join(NEEDED)} there may be "
+                f"{', '.join(OPTIONAL)}. Leave it out."
+            )
+    return {name: arrays[name] for name in (*NEEDED, *OPTIONAL[:2]) if name in arrays}
+
+
+def _info(arrays: dict[str, Any], name: str) -> Any:
+    group = arrays.get("infos", {})
+    flat = {key.removeprefix("infos/"): value for key, value in arrays.items() if key.startswith("infos/")}
+    known = {**(group if isinstance(group, dict) else {}), **flat}
+    if name not in known:
+        raise ValueError(f"from_arrays() found no info {name!r}; there are: {', '.join(known) or 'none'}.")
+    return known[name]
+
+
+def _check_lengths(arrays: dict[str, Any]) -> int:
+    """Refuse leaves that do not fit together, by name; return the number of rows."""
+    shape = np.shape(arrays["rewards"])
+    if not shape or not shape[0]:
+        raise ValueError(f"from_arrays() got 'rewards' of shape {shape}; one entry a row, and at least one, is needed.")
+    for path, leaf in jax.tree.leaves_with_path(arrays):
+        name = f"{path[0].key!r}{jax.tree_util.keystr(path[1:])}"
+        if not leaf.shape or leaf.shape[0] != shape[0]:
+            raise ValueError(
+                f"from_arrays() got {name} of shape {leaf.shape}, but 'rewards' has {shape[0]} rows; all arrays need "
+                "the same first axis."
+            )
+        if leaf.dtype.kind in "OSUMm":
+            raise ValueError(f"from_arrays() got {name} of dtype {leaf.dtype}; only numbers can be stored.")
+    for name in {"terminals", "timeouts"} & {*arrays}:
+        if arrays[name].ndim != 1:
+            raise ValueError(f"from_arrays() got {name!r} of shape {arrays[name].shape}; one flag a row is needed.")
+    if "next_observations" in arrays:
+        _check_alike(arrays["observations"], arrays["next_observations"])
+    return shape[0]
+
+
+def _check_alike(obs: PyTree, next_obs: PyTree) -> None:
+    if jax.tree.structure(obs) != jax.tree.structure(next_obs):
+        raise ValueError(
+            f"from_arrays() got 'next_observations' of structure {shown(jax.tree.structure(next_obs), str)}, but "
+            f"'observations' have {shown(jax.tree.structure(obs), str)}."
+        )
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(obs), jax.tree.leaves(next_obs), strict=True):
+        if leaf.shape != other.shape:
+            raise ValueError(
+                f"from_arrays() got 'next_observations'{jax.tree_util.keystr(path)} of shape {other.shape}, but "
+                f"'observations' have {leaf.shape}."
+            )
+
+
+def _flags(arrays: dict[str, Any], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows are terminated and truncated."""
+    terminated = np.asarray(arrays["terminals"][:]) != 0
+    if "timeouts" in arrays:
+        return terminated, np.asarray(arrays["timeouts"][:]) != 0
+    truncated = np.zeros(num_rows, bool)
+    if "next_observations" in arrays:
+        for begin in range(0, num_rows - 1, FLAG_ROWS):
+            end = min(begin + FLAG_ROWS, num_rows - 1)
+            after = _read(arrays["observations"], begin + 1, end + 1)
+            truncated[begin:end] = ~follows(_read(arrays["next_observations"], begin, end), after)
+    return terminated, truncated & ~terminated
+
+
+def _read(arrays: PyTree, begin: int, end: int) -> PyTree:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[begin:end]), arrays)

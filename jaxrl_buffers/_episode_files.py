@@ -1,0 +1,198 @@
+"""Data sets of Minari: opened, read episode by episode, and written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_buffers._array_files import follows
+from jaxrl_buffers._checks import one_line
+from jaxrl_buffers.types import PyTree, Transition
+
+if TYPE_CHECKING:
+    from minari import MinariDataset  # pyright: ignore[reportMissingImports]
+
+
+def imported(caller: str) -> Any:
+    """Return the module `minari`, or say how to get it."""
+    try:
+        import h5py  # noqa: F401  # Minari asks for it only once a file is read  # pyright: ignore[reportMissingImports]
+        import minari  # pyright: ignore[reportMissingImports]
+        import minari.dataset.minari_storage  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(f"{caller}() needs Minari: pip install 'jaxrl-buffers[data]' ({error})") from None
+    return minari
+
+
+def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
+    """Open a data set by its folder or its name."""
+    minari = imported("from_minari")
+    if isinstance(source, minari.MinariDataset):
+        return source
+    folder = Path(source)
+    with _clear_errors(source):
+        if folder.exists():
+            inside = folder / "data"
+            return minari.MinariDataset(inside if inside.is_dir() else folder)
+        if isinstance(source, str):
+            with contextlib.suppress(FileNotFoundError):
+                return minari.load_dataset(source)
+    raise ValueError(
+        f"from_minari() found neither a folder {str(source)!r} nor a data set of this name in Minari's own folder; "
+        "correct it, or get one by `minari download NAME`."
+    )
+
+
+def count_steps(dataset: MinariDataset) -> int:
+    """Return the number of steps of all episodes."""
+    with _clear_errors(dataset):
+        return int(dataset.total_steps)
+
+
+def transitions(dataset: MinariDataset, infos: Sequence[str]) -> Iterator[Transition]:
+    """Yield the transitions of each episode, leaves `[T, ...]`."""
+    with _clear_errors(dataset):
+        first = None
+        for episode in dataset.iterate_episodes():
+            rows = _transitions_of(episode, infos)
+            shapes = jax.tree.map(lambda leaf: leaf.shape[1:], rows)
+            first = shapes if first is None else first
+            if shapes != first:
+                raise ValueError(f"episode {episode.id} has entries of shapes {shapes}, but the first one {first}")
+            yield rows
+
+
+def _transitions_of(episode: Any, infos: Sequence[str]) -> Transition:
+    num_steps = len(episode.rewards)
+    if missing := [name for name in infos if name not in (episode.infos or {})]:
+        raise ValueError(f"episode {episode.id} has no info {missing[0]!r}; it has: {', '.join(episode.infos or {})}")
+    extras = {name: _part(episode.infos[name], np.s_[:num_steps]) for name in infos} or ()
+    parts = {"observations": episode.observations, "actions": episode.actions, "infos": extras}
+    parts |= {"terminations": episode.terminations, "truncations": episode.truncations}
+    for path, leaf in jax.tree.leaves_with_path(parts):
+        needed = num_steps + (path[0].key == "observations")
+        name = f"{path[0].key!r}{jax.tree_util.keystr(path[1:])}"
+        if np.asarray(leaf).dtype.kind in "OSUMm":
+            raise ValueError(f"episode {episode.id} has {name} that are no numbers; they cannot be stored")
+        if len(leaf) != needed:
+            raise ValueError(f"episode {episode.id} has {len(leaf)} {name}, but {needed} belong to {num_steps} rewards")
+    terminated, truncated = (np.asarray(flag) != 0 for flag in (episode.terminations, episode.truncations))
+    truncated = truncated | ((np.arange(num_steps) == num_steps - 1) & ~terminated)
+    obs, next_obs = _part(episode.observations, np.s_[:-1]), _part(episode.observations, np.s_[1:])
+    reward = np.asarray(episode.rewards)
+    reward = reward if np.issubdtype(reward.dtype, np.inexact) else reward.astype(np.float32)
+    return Transition(obs, episode.actions, reward, terminated, truncated, next_obs, extras)
+
+
+@contextlib.contextmanager
+def _clear_errors(source: Any) -> Iterator[None]:
+    """Say which data set cannot be read, whatever Minari and HDF5 raise."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, AssertionError, RuntimeError) as error:
+        name = source if isinstance(source, (str, os.PathLike)) else source.storage.data_path
+        raise ValueError(
+            f"from_minari() cannot read {str(name)!r}: {type(error).__name__}: {one_line(error)}"
+        ) from error
+
+
+def written(
+    arrays: dict[str, Any], target: str | os.PathLike[str], env: Any, spaces: dict[str, Any], metadata: dict[str, Any]
+) -> MinariDataset:
+    """Write arrays under D4RL's names as a data set of Minari, all of it or nothing."""
+    minari = imported("to_minari")
+    from minari.storage.datasets_root_dir import get_dataset_path  # pyright: ignore[reportMissingImports]
+
+    folder = get_dataset_path(target) if isinstance(target, str) else Path(target)
+    if folder.exists():
+        raise ValueError(
+            f"to_minari() would write to {str(folder)!r}, which exists; remove it, or choose another name."
+        )
+    name = target if isinstance(target, str) else folder.name if _has_version(folder.name) else f"{folder.name}-v0"
+    authors = {key: {value} if isinstance(value, str) else value for key, value in metadata.items() if "author" in key}
+    known = {"dataset_id": name, "minari_version": minari.__version__}
+    aside = folder.with_name(f"{folder.name}.incomplete")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        storage = minari.dataset.minari_storage.MinariStorage.new(
+            aside / "data", jpeg_encoding=False, **_described(arrays, env, spaces)
+        )
+        storage.update_metadata(metadata | authors | known)
+        storage.update_episodes(_episodes(arrays))
+        os.rename(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return minari.MinariDataset(folder / "data")
+
+
+def _has_version(name: str) -> bool:
+    return re.search(r"-v\d+$", name) is not None
+
+
+def _described(arrays: dict[str, Any], env: Any, spaces: dict[str, Any]) -> dict[str, Any]:
+    """Return the spaces and the spec of the environment, as far as they are known."""
+    import gymnasium
+
+    spec = gymnasium.spec(env) if isinstance(env, str) else env
+    if isinstance(env, gymnasium.Env):
+        spec = env.spec
+        known = {"observation_space": env.observation_space, "action_space": env.action_space}
+        spaces = {name: known[name] if space is None else space for name, space in spaces.items()}
+    if spec is None:
+        stored = {"observation_space": arrays["observations"], "action_space": arrays["actions"]}
+        spaces = {name: _space(stored[name]) if space is None else space for name, space in spaces.items()}
+    return {"env_spec": spec, **spaces}
+
+
+def _space(values: PyTree) -> Any:
+    """Return a space that holds any values of these shapes and dtypes."""
+    from gymnasium import spaces
+
+    if isinstance(values, dict):
+        return spaces.Dict({name: _space(value) for name, value in values.items()})
+    if isinstance(values, tuple):
+        return spaces.Tuple([_space(value) for value in values])
+    shape, dtype = values.shape[1:], values.dtype
+    if np.issubdtype(dtype, np.bool_):
+        return spaces.Box(0, 1, shape, np.int8)
+    if np.issubdtype(dtype, np.integer):
+        return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype.type)
+    return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+
+
+def _episodes(arrays: dict[str, Any]) -> Iterator[Any]:
+    """Yield the episodes of arrays, each with one observation more than steps."""
+    from minari.data_collector import EpisodeBuffer  # pyright: ignore[reportMissingImports]
+
+    obs, next_obs = arrays["observations"], arrays["next_observations"]
+    is_end = arrays["terminals"] | arrays["timeouts"]
+    is_end[:-1] |= ~follows(_part(next_obs, np.s_[:-1]), _part(obs, np.s_[1:]))
+    ends = np.flatnonzero(is_end) + 1
+    for begin, end in zip(np.append(0, ends[:-1]), ends, strict=True):
+        parts = _part(arrays, slice(begin, end))
+        last = _part(next_obs, slice(end - 1, end))
+        truncated = parts["timeouts"].copy()
+        truncated[-1] |= not parts["terminals"][-1]
+        yield EpisodeBuffer(
+            observations=jax.tree.map(lambda *leaves: np.concatenate(leaves), parts["observations"], last),
+            actions=parts["actions"],
+            rewards=parts["rewards"],
+            terminations=parts["terminals"],
+            truncations=truncated,
+            infos=parts.get("infos"),
+        )
+
+
+def _part(tree: PyTree, place: slice) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[place], tree)

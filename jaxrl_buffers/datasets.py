@@ -1,0 +1,257 @@
+"""Data sets into states, and states into data sets.
+
+    from_arrays, to_arrays    NumPy arrays under the names that D4RL gave them; also open HDF5 files of that form
+    from_minari, to_minari    data sets of Minari, which is imported when it is asked for: the extra `data`
+
+A data set is one long column of rows, so the buffer must have `num_envs=1`. To train on it and on new data together,
+make a `Mixture` of its buffer and another one, which may have any number of environments. Rows are read and written
+block by block: beside the state, memory holds one block and, from Minari, one episode.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+
+from jaxrl_buffers import _episode_files as episode_files
+from jaxrl_buffers._array_files import ArraySource
+from jaxrl_buffers._checks import require_choice, row_structure
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.types import PyTree, Transition
+
+if TYPE_CHECKING:
+    from minari import MinariDataset  # pyright: ignore[reportMissingImports]
+
+BLOCK_BYTES = 2**24  # what is written at once
+Keep = Literal["all", "newest"]
+
+
+def from_arrays(
+    buffer: ReplayBuffer, arrays: Mapping[str, Any], *, infos: Sequence[str] = (), keep: Keep = "all"
+) -> ReplayState:
+    """Return a state that holds the rows of a data set, oldest first; its last episode is closed.
+
+    The keys are those of D4RL, each with leaves `[M, ...]`; `observations` and `actions` may be nested dicts:
+
+    * `observations`, `actions`, `rewards`;
+    * `terminals`: the task ended with this row. `timeouts`: the episode was cut off after it;
+    * `next_observations`: the true successors. Without them the successor of a row is the next row's observation. A
+      row that is cut off has none then: it is left out, and the row before it counts as cut off;
+    * `infos`: a dict, or keys such as `"infos/qpos"`. What `infos` names becomes a dict in `extras`.
+
+    Without `timeouts`, an episode also ends where a row's successor is not the next row's observation, if
+    `next_observations` tell; else only `terminals` end episodes. Flags become bools and numbers of 64 bits become
+    numbers of 32, unless JAX is told to use 64.
+
+    Args:
+        buffer: with `num_envs=1`.
+        arrays: anything that has a shape and can be sliced will do, such as `np.memmap` or an open `h5py.File`.
+        infos: names of those that are kept.
+        keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> arrays = {
+        ...     "observations": np.arange(5.0)[:, None],
+        ...     "actions": np.zeros(5, np.int32),
+        ...     "rewards": np.ones(5),
+        ...     "terminals": np.array([0, 1, 0, 0, 0]),
+        ...     "timeouts": np.array([0, 0, 0, 0, 1]),
+        ... }
+        >>> buffer = jb.uniform(10)
+        >>> state = from_arrays(buffer, arrays)
+        >>> back = to_arrays(buffer, state)
+        >>> print(back["observations"][:, 0], back["next_observations"][:, 0], back["timeouts"])
+        [0. 1. 2. 3.] [1. 1. 3. 4.] [False False False  True]
+    """
+    _require_one_column("from_arrays", buffer)
+    require_choice("from_arrays", "keep", keep, ("all", "newest"))
+    source = ArraySource.of(arrays, infos)
+    _require_room("from_arrays", buffer, source.num_kept, keep)
+    num_rows = _rows_of_block(buffer, source.row)
+    return _filled(buffer, source.row, source.pieces(num_rows), num_rows)
+
+
+def from_minari(
+    buffer: ReplayBuffer,
+    source: str | os.PathLike[str] | MinariDataset,
+    *,
+    infos: Sequence[str] = (),
+    keep: Keep = "all",
+) -> ReplayState:
+    """Return a state that holds the steps of a Minari data set, episode by episode.
+
+    Minari keeps `T + 1` observations of `T` steps, so every row has its true successor. An episode that neither
+    terminated nor was truncated was cut off while it was recorded; its last row counts as truncated.
+
+    Args:
+        buffer: with `num_envs=1`.
+        source: a folder, the name of a data set in Minari's own folder, or a `MinariDataset`, such as a filtered one.
+        infos: names of those that are kept, as a dict in `extras`; that of row `t` came with observation `t`.
+        keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
+    """
+    _require_one_column("from_minari", buffer)
+    require_choice("from_minari", "keep", keep, ("all", "newest"))
+    dataset = episode_files.opened(source)
+    _require_room("from_minari", buffer, episode_files.count_steps(dataset), keep)
+    pieces = episode_files.transitions(dataset, infos)
+    first = next(pieces, None)
+    if first is None:
+        raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")
+    row = row_structure(jax.tree.map(lambda leaf: leaf[0], first))
+    return _filled(buffer, row, _chained(first, pieces), _rows_of_block(buffer, row))
+
+
+def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
+    """Return all stored rows as arrays `[M, ...]` under D4RL's keys, one environment after the other.
+
+    A row that is the last of its environment, or whose next row is not whole any more (see `Frames`), counts as cut
+    off: its `timeouts` is True unless it ended its episode. `extras` become `infos`.
+    """
+    row = buffer.storage.structure(state.storage)
+    if not isinstance(row, Transition):
+        raise ValueError(f"to_arrays() needs stored transitions, but the buffer holds {type(row).__name__}.")
+    sizes = np.broadcast_to(np.asarray(state.storage.size), buffer.num_envs)
+    begins = np.cumsum(sizes) - sizes
+    rows = jax.tree.map(lambda leaf: np.empty((int(sizes.sum()), *leaf.shape), leaf.dtype), row)
+    is_whole = np.zeros(int(sizes.sum()), bool)
+    num_rows = _rows_of_block(buffer, row)
+    for start in range(0, int(sizes.max()), num_rows):
+        block, whole = jax.device_get(buffer.slice(state, start, num_rows))
+        for env, (begin, count) in enumerate(zip(begins, np.minimum(sizes - start, num_rows), strict=True)):
+            place = slice(begin + start, begin + start + max(count, 0))
+            _copy(rows, place, jax.tree.map(lambda leaf, env=env: leaf[:, env], block))
+            is_whole[place] = whole[: max(count, 0), env]
+    ends_here = np.zeros(is_whole.shape, bool)
+    ends_here[(begins + sizes)[sizes > 0] - 1] = True
+    return _named(_cut(rows, is_whole, ends_here))
+
+
+def to_minari(
+    buffer: ReplayBuffer,
+    state: ReplayState,
+    target: str | os.PathLike[str],
+    *,
+    env: Any = None,
+    observation_space: Any = None,
+    action_space: Any = None,
+    **metadata: Any,
+) -> MinariDataset:
+    """Write all stored rows as a Minari data set, without loss, and return that.
+
+    An episode also ends where a row's successor is not the next row's observation, because Minari keeps neither twice.
+
+    Args:
+        buffer: of transitions, with any number of environments.
+        state: its state.
+        target: a name such as `"me/pendulum-v0"` in Minari's own folder; or a `pathlib.Path` of a new folder.
+        env: the Gymnasium environment, its name or spec; says the spaces and is kept with the data.
+        observation_space: by default that of `env`, else boxes without bounds in the shapes that are stored.
+        action_space: likewise.
+        **metadata: for Minari, such as `algorithm_name`, `author`, `description`.
+    """
+    arrays = to_arrays(buffer, state)
+    spaces = {"observation_space": observation_space, "action_space": action_space}
+    return episode_files.written(arrays, target, env, spaces, metadata)
+
+
+def _require_one_column(caller: str, buffer: ReplayBuffer) -> None:
+    if buffer.num_envs != 1:
+        raise ValueError(
+            f"{caller}() got a buffer with num_envs={buffer.num_envs}, but a data set is one column of rows; use "
+            "num_envs=1, and a Mixture to draw from this and from other buffers."
+        )
+
+
+def _require_room(caller: str, buffer: ReplayBuffer, num_rows: int, keep: str) -> None:
+    if num_rows == 0:
+        raise ValueError(f"{caller}() found no row with a known successor, so there is nothing to store.")
+    if keep == "all" and num_rows > buffer.length:
+        raise ValueError(
+            f"{caller}() found {num_rows} rows, but the ring holds {buffer.length}; make the buffer with "
+            f'length={num_rows} or more, or pass keep="newest".'
+        )
+
+
+def _rows_of_block(buffer: ReplayBuffer, row: PyTree) -> int:
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+    return min(max(BLOCK_BYTES // max(num_bytes, 1), 1), buffer.length)
+
+
+def _filled(buffer: ReplayBuffer, row: PyTree, pieces: Iterable[PyTree], num_rows: int) -> ReplayState:
+    """Return a state of rows that come in pieces of any length; its last episode is closed."""
+    state = buffer.init(row)
+    for block in _blocks(pieces, row, num_rows):
+        # Waits, so that no more than one block is held.
+        state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
+    return _mark_break(buffer, state)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _add(buffer: ReplayBuffer, state: ReplayState, chunk: PyTree) -> ReplayState:
+    return buffer.add(state, chunk)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _mark_break(buffer: ReplayBuffer, state: ReplayState) -> ReplayState:
+    return buffer.mark_break(state)
+
+
+def _blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
+    """Yield rows that come in pieces of any length in blocks of `num_rows`, the last one shorter, cast as `row`.
+
+    Every block is a new array, because JAX may go on reading one that it was given.
+    """
+    block, filled = None, 0
+    for piece in pieces:
+        begin, end = 0, len(jax.tree.leaves(piece)[0])
+        while begin < end:
+            if block is None:
+                block = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row)
+            count = min(num_rows - filled, end - begin)
+            _copy(block, slice(filled, filled + count), jax.tree.map(lambda leaf, at=begin: leaf[at:], piece))
+            begin, filled = begin + count, filled + count
+            if filled == num_rows:
+                yield block
+                block, filled = None, 0
+    if block is not None:
+        yield jax.tree.map(lambda leaf: leaf[:filled], block)
+
+
+def _chained(first: PyTree, rest: Iterator[PyTree]) -> Iterator[PyTree]:
+    yield first
+    yield from rest
+
+
+def _copy(target: PyTree, place: slice, source: PyTree) -> None:
+    """Copy the first rows of one tree of arrays to a place in another."""
+    for to, leaf in zip(jax.tree.leaves(target), jax.tree.leaves(source), strict=True):
+        to[place] = leaf[: place.stop - place.start]
+
+
+def _cut(rows: Transition, is_whole: np.ndarray, ends_here: np.ndarray) -> Transition:
+    """Leave out rows that are not whole; rows without a next one that is whole become truncated."""
+    has_next = np.append(is_whole[1:], False) & ~ends_here
+    truncated = rows.truncated.astype(bool) | ~(has_next | rows.terminated.astype(bool))
+    rows = rows._replace(terminated=rows.terminated.astype(bool), truncated=truncated)
+    return rows if is_whole.all() else jax.tree.map(lambda leaf: leaf[is_whole], rows)
+
+
+def _named(rows: Transition) -> dict[str, Any]:
+    """Return the fields of transitions under D4RL's names."""
+    arrays = {
+        "observations": rows.obs,
+        "actions": rows.action,
+        "rewards": rows.reward,
+        "terminals": rows.terminated,
+        "timeouts": rows.truncated,
+        "next_observations": rows.next_obs,
+    }
+    if not jax.tree.leaves(rows.extras):
+        return arrays
+    return arrays | {"infos": rows.extras if isinstance(rows.extras, dict) else {"extras": rows.extras}}

@@ -1,0 +1,209 @@
+"""`Intake`: takes rows from other processes into a `Shared` state. Public as `jaxrl_buffers.host.Intake`.
+
+The processes at the other end start no device of JAX; see `jaxrl_buffers.feeder`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers.feeder import PAUSE, Stopped
+from jaxrl_buffers.feeder._lane import CLOSED, CLOSING, DONE, Lane, Leaf
+from jaxrl_buffers.shared import Shared
+from jaxrl_buffers.types import PyTree
+
+
+class Intake:
+    """Shared memory through which `num_feeders` processes hand rows to a `Shared` state, and a thread that takes them.
+
+    A process opens one of `names` by `jaxrl_buffers.feeder.Feeder(name)` and writes to environments of its own: process
+    `i` to part `i` of `num_feeders` equal parts of them. What a feeder's `add` has returned from is stored, whatever
+    happens to its process later; a process that dies does not disturb the others. When its name is opened again, the
+    episodes that it left open are closed. `shared.stop()` stops feeders too.
+
+    Use it as a context, or call `close`: that stores what was handed over, and removes the memory.
+
+    Args:
+        shared: the state; its buffer needs `lockstep=False` if there are several feeders.
+        num_feeders: the buffer's environments are split evenly among them.
+        num_rows: the most rows `K` of a chunk.
+        num_slots: how many chunks of each feeder may wait.
+
+    Example:
+        In the learner's process:
+
+        >>> import jax.numpy as jnp, numpy as np, jaxrl_buffers as jb
+        >>> buffer = jb.uniform(100, num_envs=4, lockstep=False)
+        >>> state = buffer.init(jb.Transition(jnp.zeros(3), 0, 0.0, False, False, jnp.zeros(3)))
+        >>> shared = jb.host.Shared(buffer, state)
+        >>> intake = jb.host.Intake(shared, num_feeders=2, num_rows=5)
+
+        In another one, which got `intake.names[1]`, and steps environments 2 and 3:
+
+        >>> from jaxrl_buffers.feeder import Feeder
+        >>> with Feeder(intake.names[1]) as feeder:
+        ...     obs, reward = np.zeros((5, 2, 3), np.float32), np.zeros((5, 2), np.float32)
+        ...     action, never = np.zeros((5, 2), np.int32), np.zeros((5, 2), bool)
+        ...     step = {"obs": obs, "action": action, "reward": reward, "terminated": never, "truncated": never}
+        ...     feeder.add({**step, "next_obs": obs, "extras": ()})
+        >>> intake.close()
+        >>> print(shared.sizes)
+        [0 0 5 5]
+    """
+
+    def __init__(self, shared: Shared, num_feeders: int = 1, *, num_rows: int, num_slots: int = 4):
+        buffer = shared.buffer
+        require_integer("Intake", "num_feeders", num_feeders, 1)
+        require_integer("Intake", "num_rows", num_rows, 1, buffer.length)
+        require_integer("Intake", "num_slots", num_slots, 1)
+        if num_feeders > 1 and buffer.lockstep:
+            raise ValueError(
+                f"Intake(num_feeders={num_feeders}): the buffer moves all environments in lock-step, so rows of "
+                "several feeders would follow each other in one episode; build it with `lockstep=False`."
+            )
+        if buffer.num_envs % num_feeders:
+            raise ValueError(
+                f"Intake(num_feeders={num_feeders}): the buffer's {buffer.num_envs} environments cannot be split "
+                "evenly; choose a number that divides them."
+            )
+        self._shared = shared
+        self._env_ids = None if buffer.lockstep else np.split(np.arange(buffer.num_envs), num_feeders)
+        self._generations = [0] * num_feeders
+        self._error: BaseException | None = None
+        self._ends = threading.Event()
+        leaves, num_envs = _leaves(shared.row), buffer.num_envs // num_feeders
+        self._lanes: list[Lane] = []
+        atexit.register(self._remove)
+        try:
+            for _ in range(num_feeders):
+                self._lanes.append(Lane.made(leaves, num_slots, num_rows, num_envs, os.getpid()))
+        except BaseException:
+            self._remove()
+            raise
+        self.names = tuple(lane.name for lane in self._lanes)
+        self._thread = threading.Thread(target=self._take_all, name="intake", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Store what was handed over, then remove the memory; feeders that come later get `Stopped`.
+
+        Where the buffer has no room for some chunks within `timeout` seconds, `TimeoutError` says how many are lost.
+        What went wrong while rows were taken is raised here. Another call does nothing.
+        """
+        if not self._lanes:
+            return
+        try:
+            self._set_state(CLOSING)
+            self._ends.set()
+            self._thread.join()
+            self._take_rest(time.monotonic() + timeout)
+            self._set_state(CLOSED)  # a feeder that does not see this was counted before
+            num_lost = self._take_rest(time.monotonic())
+            self._set_state(DONE)
+        finally:
+            self._remove()
+        if self._error is not None:
+            raise self._error
+        if num_lost:
+            raise TimeoutError(
+                f"close() found no room for {num_lost} chunks within {timeout} seconds; dequeue rows first, or "
+                "make the ring longer."
+            )
+
+    def __enter__(self) -> Intake:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(TimeoutError):  # the first error is the one to see
+            self.close(timeout=0)
+
+    def _take_all(self) -> None:
+        """Take chunks as they come, until the end; this is what the thread does."""
+        try:
+            while not self._ends.is_set():
+                for lane in self._lanes:
+                    lane["is_stopped"] = self._shared.is_stopped
+                if self._shared.is_stopped or not self._take_some(heeds_stop=True):
+                    self._ends.wait(PAUSE)
+        except BaseException as error:
+            self._error = error
+            self._set_state(CLOSED)  # nobody shall wait for a thread that is gone
+
+    def _take_rest(self, deadline: float) -> int:
+        """Take what is waiting, also while stopped; return how many chunks found no room before the deadline."""
+        while self._error is None and self._num_waiting():
+            if not self._take_some(heeds_stop=False):
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(PAUSE)
+        return self._num_waiting()
+
+    def _num_waiting(self) -> int:
+        return sum(lane["written"] - lane["taken"] for lane in self._lanes)
+
+    def _take_some(self, heeds_stop: bool) -> bool:
+        """Take one chunk of each feeder, where there is one and room for it; tell whether there was any."""
+        return any([self._take(number, heeds_stop) for number in range(len(self._lanes))])
+
+    def _take(self, number: int, heeds_stop: bool) -> bool:
+        lane, env_ids = self._lanes[number], None if self._env_ids is None else self._env_ids[number]
+        taken = lane["taken"]
+        if lane["written"] == taken or not self._shared.has_room(lane.num_rows_of(taken), env_ids):
+            return False
+        leaves, generation = lane.read(taken)
+        if generation != self._generations[number]:
+            if self._generations[number]:
+                self._shared.mark_break(env_ids)
+            self._generations[number] = generation
+        chunk = jax.tree.unflatten(jax.tree.structure(self._shared.row), leaves)
+        try:
+            self._shared._add(chunk, None, env_ids, timeout=0, heeds_stop=heeds_stop)
+        except (TimeoutError, Stopped):  # in the meantime; the chunk stays where it is
+            return False
+        lane["taken"] = taken + 1
+        return True
+
+    def _set_state(self, state: int) -> None:
+        for lane in self._lanes:
+            lane["state"] = max(state, lane["state"])
+
+    def _remove(self) -> None:
+        """Remove the memory, whatever happened."""
+        self._ends.set()
+        atexit.unregister(self._remove)
+        thread = getattr(self, "_thread", None)
+        if thread is not None:
+            thread.join()
+        while self._lanes:
+            self._lanes.pop().close()
+
+
+def _leaves(row: PyTree) -> list[Leaf]:
+    """Describe the leaves of a row so that NumPy alone understands it."""
+    leaves = []
+    for path, leaf in jax.tree.leaves_with_path(row):
+        name = "/".join(_name(part) for part in path)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) or np.dtype(leaf.dtype).kind not in "biufc":
+            raise ValueError(f"Intake(): leaf {name!r} has the dtype {leaf.dtype}, which NumPy alone does not know.")
+        leaves.append(Leaf(name, leaf.shape, np.dtype(leaf.dtype).str))
+    return leaves
+
+
+def _name(part: Any) -> str:
+    """Return the name of a step from a tree to one of its branches, as `Feeder` spells it."""
+    if isinstance(part, jax.tree_util.GetAttrKey):
+        return part.name
+    return str(part.idx if isinstance(part, jax.tree_util.SequenceKey) else part.key)

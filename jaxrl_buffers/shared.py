@@ -1,0 +1,268 @@
+"""`Shared`: a buffer's state that several threads write and read, waiting for each other where they must.
+
+Actors add rows in threads of their own while a learner samples or dequeues them. For actors in other processes see
+`Intake`. Public as `jaxrl_buffers.host.Shared`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_buffers import starts
+from jaxrl_buffers._checks import check_chunk, check_env_ids, require_flag, require_integer
+from jaxrl_buffers._parts import any_says
+from jaxrl_buffers.feeder import Stopped
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
+
+Result = TypeVar("Result")
+
+
+class Shared:
+    """Holds the state of a buffer for several threads.
+
+    Every method may be called from any thread. The state is changed in place, so it is never handed out; `snapshot`
+    returns a copy. `add`, `dequeue`, `sample` and `update` wait for what they need. After `timeout` seconds they raise
+    `TimeoutError`; by default they wait as long as it takes. `stop` makes all of them raise `Stopped`.
+
+    Rows of one environment must come from one thread, in order of time. In lock-step all environments do; for several
+    actors make the buffer with `lockstep=False`, and give each of them environments of its own by `env_ids`. Else rows
+    of different actors would follow each other as if they were one episode.
+
+    Args:
+        buffer: of any kind but a `Mixture`.
+        state: its state, which belongs to this object from now on: JAX reuses its memory.
+        keep_until_dequeued: make `add` wait while rows would be overwritten that were not dequeued. Otherwise it never
+            waits and overwrites the oldest rows.
+
+    Example:
+        >>> import threading, jax, numpy as np, jaxrl_buffers as jb
+        >>> buffer = jb.uniform(4)
+        >>> step = jb.Transition(0.0, 0, 0.0, False, False, 0.0)
+        >>> shared = jb.host.Shared(buffer, buffer.init(step), keep_until_dequeued=True)
+        >>> def act():
+        ...     for time in range(10):
+        ...         row = step._replace(obs=np.float32(time))
+        ...         shared.add(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(1, 1), row))
+        >>> actor = threading.Thread(target=act)
+        >>> actor.start()
+        >>> for _ in range(5):
+        ...     print(shared.dequeue(2, timeout=60).obs[:, 0])
+        [0. 1.]
+        [2. 3.]
+        [4. 5.]
+        [6. 7.]
+        [8. 9.]
+        >>> actor.join()
+    """
+
+    def __init__(self, buffer: ReplayBuffer, state: ReplayState, *, keep_until_dequeued: bool = False):
+        require_flag("Shared", "keep_until_dequeued", keep_until_dequeued)
+        self._buffer, self._state = buffer, state
+        self._keeps_all = keep_until_dequeued
+        self._row = buffer.storage.structure(state.storage)
+        # What the state says too, but without waiting for the device.
+        self._sizes = np.broadcast_to(np.asarray(state.storage.size), (buffer.num_envs,)).copy()
+        self._num_starts: int | None = None  # None: to be counted
+        self._is_stopped = False
+        self._changed = threading.Condition()
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer whose state this is."""
+        return self._buffer
+
+    @property
+    def row(self) -> PyTree:
+        """The shapes and dtypes of one row."""
+        return self._row
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, and `revive` not yet."""
+        return self._is_stopped
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many rows each environment holds: `int32[N]`."""
+        with self._changed:
+            return self._sizes.copy()
+
+    def has_room(self, num_rows: int, env_ids: Any = None) -> bool:
+        """Tell whether `add` of so many rows would return without waiting."""
+        with self._changed:
+            return self._fits(num_rows, self._columns(env_ids))
+
+    def add(self, chunk: PyTree, *, priorities: Any = None, env_ids: Any = None, timeout: float | None = None) -> None:
+        """Append rows as `buffer.add` does; with `keep_until_dequeued`, wait for room."""
+        self._add(chunk, priorities, env_ids, timeout)
+
+    def _add(
+        self, chunk: PyTree, priorities: Any, env_ids: Any, timeout: float | None, heeds_stop: bool = True
+    ) -> None:
+        env = self._columns(env_ids)
+        num_rows = check_chunk(chunk, self._row, self._buffer.length, env.size)
+        chunk, priorities = jax.tree.map(_owned, (chunk, priorities))
+        with self._changed:
+            self._wait(lambda: self._fits(num_rows, env), timeout, f"add() for room for {num_rows} rows", heeds_stop)
+            self._state = _add(self._buffer, self._state, chunk, priorities, None if env_ids is None else env)
+            self._sizes[env] = np.minimum(self._sizes[env] + num_rows, self._buffer.length)
+            self._rows_changed()
+
+    def dequeue(self, num_rows: int, *, env_ids: Any = None, timeout: float | None = None) -> PyTree:
+        """Wait for `num_rows` rows in every environment (of `env_ids` only), and take out the oldest.
+
+        Returns:
+            Leaves `[num_rows, E, ...]`.
+        """
+        require_integer("dequeue", "num_rows", num_rows, 1, self._buffer.length)
+        if self._buffer.frames is not None:
+            raise ValueError(
+                "dequeue() cannot put together frames that lie in rows taken out before; leave out `frames`."
+            )
+        env = self._columns(env_ids)
+        with self._changed:
+            self._wait(lambda: self._sizes[env].min() >= num_rows, timeout, f"dequeue() for {num_rows} rows")
+            self._state, rows, _ = _dequeue(self._buffer, self._state, num_rows, None if env_ids is None else env)
+            self._sizes[env] -= num_rows
+            self._rows_changed()
+        return rows
+
+    def sample(
+        self,
+        key: jax.Array,
+        batch_size: int,
+        *,
+        progress: Scalar = 0.0,
+        at_least: int = 1,
+        timeout: float | None = None,
+    ) -> Sample:
+        """Wait until `at_least` starts are stored, then draw a batch as `buffer.sample` does; consumes `key`.
+
+        A balanced sampler, which draws from every environment alike, also waits for a start in each.
+        """
+        require_integer("sample", "batch_size", batch_size, 1)
+        return self.update(
+            lambda state: (state, self._buffer.sample(state, key, batch_size, progress)),
+            at_least=max(at_least, 1),
+            timeout=timeout,
+        )
+
+    def update(
+        self,
+        change: Callable[[ReplayState], tuple[ReplayState, Result]],
+        *,
+        at_least: int = 0,
+        timeout: float | None = None,
+    ) -> Result:
+        """Wait until `at_least` starts are stored, then call `change(state) -> (state, result)`; return the result.
+
+        This is how a learner runs a compiled program that samples, learns and updates priorities: no other thread
+        touches the state meanwhile, and the program may donate it. It must neither add nor remove rows.
+        """
+        with self._changed:
+            self._wait(lambda: self._count() >= at_least, timeout, f"{at_least} legal starts")
+            self._state, result = change(self._state)
+        return result
+
+    def update_priorities(self, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None) -> None:
+        """Set the priorities of sampled starts as `buffer.update_priorities` does; works while stopped."""
+        with self._changed:
+            self._state = _update_priorities(self._buffer, self._state, handle, priorities, mask)
+
+    def mark_break(self, env_ids: Any = None) -> None:
+        """Close open episodes as `buffer.mark_break` does; works while stopped."""
+        env = None if env_ids is None else self._columns(env_ids)
+        with self._changed:
+            self._state = _mark_break(self._buffer, self._state, env)
+            self._rows_changed()
+
+    def snapshot(self) -> ReplayState:
+        """Return a copy of the state; works while stopped."""
+        with self._changed:
+            return jax.tree.map(jnp.copy, self._state)
+
+    def stop(self) -> None:
+        """Make every `add`, `dequeue`, `sample` and `update`, waiting or yet to come, raise `Stopped`."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def revive(self) -> None:
+        """Go on after `stop`, with all that is stored."""
+        with self._changed:
+            self._is_stopped = False
+
+    def _wait(self, is_ready: Callable[[], bool], timeout: float | None, awaited: str, heeds_stop: bool = True) -> None:
+        """Wait with the lock held."""
+
+        def is_over() -> bool:
+            return (heeds_stop and self._is_stopped) or bool(is_ready())
+
+        if not self._changed.wait_for(is_over, timeout):
+            raise TimeoutError(f"waited {timeout} seconds: {awaited}.")
+        if heeds_stop and self._is_stopped:
+            raise Stopped(f"stopped: {awaited}; `revive` goes on.")
+
+    def _rows_changed(self) -> None:
+        self._num_starts = None
+        self._changed.notify_all()
+
+    def _columns(self, env_ids: Any) -> np.ndarray:
+        if env_ids is None:
+            return np.arange(self._buffer.num_envs)
+        return np.asarray(check_env_ids(env_ids, self._buffer.num_envs))
+
+    def _fits(self, num_rows: int, env: np.ndarray) -> bool:
+        return not self._keeps_all or self._sizes[env].max() + num_rows <= self._buffer.length
+
+    def _count(self) -> int:
+        """Count the starts, once after every change of rows, because it waits for the device."""
+        if self._num_starts is None:
+            self._num_starts = int(_count_starts(self._buffer, self._state))
+        return self._num_starts
+
+
+def _owned(leaf: Any) -> jax.Array:
+    """Return an array that its giver may overwrite: JAX may read the memory of NumPy's later than one thinks."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf, copy=True)
+
+
+@jax.jit
+def _count_starts(buffer: ReplayBuffer, state: ReplayState) -> jax.Array:
+    num_valid = buffer.num_valid(state)
+    if not any_says("balanced", buffer.sampler):
+        return num_valid
+    counts = starts.count_of_every_env(state.storage, buffer.window(state))
+    return jnp.where(jnp.min(counts) > 0, num_valid, 0)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _add(buffer: ReplayBuffer, state: ReplayState, chunk: PyTree, priorities: Any, env_ids: Any) -> ReplayState:
+    return buffer.add(state, chunk, priorities=priorities, env_ids=env_ids)
+
+
+@functools.partial(jax.jit, static_argnums=2, donate_argnums=1)
+def _dequeue(
+    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any
+) -> tuple[ReplayState, PyTree, jax.Array]:
+    return buffer.dequeue(state, num_rows, env_ids)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _update_priorities(
+    buffer: ReplayBuffer, state: ReplayState, handle: Handle, priorities: Any, mask: Any
+) -> ReplayState:
+    return buffer.update_priorities(state, handle, priorities, mask)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _mark_break(buffer: ReplayBuffer, state: ReplayState, env_ids: Any) -> ReplayState:
+    return buffer.mark_break(state, env_ids)

@@ -1,0 +1,317 @@
+"""MPO against closed forms, distrax, a grid over the temperature, and a quadratic whose optimum is known."""
+
+from __future__ import annotations
+
+import functools
+
+import chex
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.agents import AGENTS, BOX, sample
+
+import jaxrl_buffers as jb
+from algorithms import MPO, RewardPrediction, Torso
+from algorithms.agents import mpo_losses, optimization
+from algorithms.agents.mpo_losses import Candidates
+from algorithms.networks.distributions import Categorical, Normal
+
+# Objectives of 20 states with 6 candidates, and a prior over these.
+VALUES = 3 * jax.random.normal(jax.random.key(0), (20, 6))
+LOG_PRIOR = jax.nn.log_softmax(jax.random.normal(jax.random.key(1), (20, 6)))
+OBS = jax.ShapeDtypeStruct((4,), jnp.float32)
+EPSILON = jnp.float32(0.1)
+ONE, OTHER = (
+    Normal(jnp.array([0.3, -1.0]), jnp.array([0.1, -0.5])),
+    Normal(jnp.array([0.0, 0.5]), jnp.array([-0.7, 0.2])),
+)
+
+
+def start(agent):
+    """Return the state of an agent, and a sample; of vectors only, which compile fast."""
+    drawn = sample(agent, jax.random.key(2))
+    batch = drawn.batch._replace(obs=drawn.batch.obs["x"], next_obs=drawn.batch.next_obs["x"])
+    return agent.init(jax.random.key(0), OBS, agent.action_space.example), drawn._replace(batch=batch)
+
+
+def mean_dual(temperature):
+    loss = jax.vmap(mpo_losses.temperature_loss, in_axes=(0, 0, None, None))
+    return jnp.mean(loss(VALUES, LOG_PRIOR, temperature, EPSILON))
+
+
+def test_the_dual_is_least_where_the_constraint_is_met():
+    """Row 40: at the minimizer of a grid, the mean divergence of `q` from the prior is epsilon."""
+    grid = jnp.linspace(0.5, 30, 3_000)
+    best = grid[jnp.argmin(jax.jit(jax.vmap(mean_dual))(grid))]
+    q = jax.vmap(mpo_losses.improved_policy, in_axes=(0, 0, None))(VALUES, LOG_PRIOR, best)
+    divergence = jnp.mean(jnp.sum(q * (jnp.log(q) - LOG_PRIOR), axis=1))
+    np.testing.assert_allclose(divergence, EPSILON, rtol=0.02)
+    np.testing.assert_allclose(jax.grad(mean_dual)(best), 0, atol=1e-3)
+
+
+def test_the_trained_temperature_is_that_of_the_grid():
+    """Row 40: steps along the agent's own gradients end where a brute-force search does."""
+    agent = AGENTS["mpo_discrete"](learning_rate_q=0.0, learning_rate_pi=0.0, learning_rate_dual=0.02, polyak=1.0)
+
+    @jax.jit
+    def search():
+        state, batch = start(agent)
+        candidates = agent.networks.candidates(state.target, batch.batch.obs, jax.random.key(4))
+        grid = jnp.geomspace(1e-3, 10, 4_000)
+        loss = jax.vmap(mpo_losses.temperature_loss, in_axes=(0, 0, None, None))
+        duals = jax.vmap(lambda t: jnp.mean(loss(candidates.objectives[:, 0], candidates.log_prior, t, EPSILON)))(grid)
+
+        def step(state, key):
+            return agent.apply(state, agent.gradients(state, batch, key)[0]), None
+
+        state = jax.lax.scan(step, state, jax.random.split(jax.random.key(5), 1_500))[0]
+        return grid[jnp.argmin(duals)], mpo_losses.dual(state.params.temperature[0])
+
+    np.testing.assert_allclose(*search(), rtol=0.02)
+
+
+def test_the_improved_policy_weighs_the_prior():
+    """Row 40: q is proportional to `prior * exp(Q / eta)`, and no gradient passes."""
+    prior, values = np.array([0.7, 0.2, 0.1]), np.array([1.0, 2.0, 3.0])
+    expected = prior * np.exp(values / 0.5)
+    q = mpo_losses.improved_policy(*map(jnp.float32, (values, np.log(prior), 0.5)))
+    np.testing.assert_allclose(q, expected / expected.sum(), rtol=1e-5)
+    slope = jax.grad(lambda t: mpo_losses.improved_policy(VALUES[0], LOG_PRIOR[0], t)[0])(jnp.float32(1))
+    assert slope == 0
+
+
+def test_the_dual_with_samples_is_that_of_the_original():
+    """The shift by the greatest value and the mean over samples come to the same."""
+    values, eta = np.asarray(VALUES[0]), 0.8
+    expected = eta * 0.1 + values.max() + eta * np.log(np.mean(np.exp((values - values.max()) / eta)))
+    log_prior = jnp.full(6, -np.log(6), jnp.float32)
+    loss = mpo_losses.temperature_loss(VALUES[0], log_prior, jnp.float32(eta), EPSILON)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_divergences_of_gaussians():
+    """Row 40: none between identical Gaussians, else the analytic ones, together the whole of distrax."""
+    _, zero = mpo_losses.decoupled_terms(ONE, ONE, jnp.zeros((1, 2)))
+    np.testing.assert_array_equal(zero, 0)
+    _, kl = mpo_losses.decoupled_terms(ONE, OTHER, jnp.zeros((1, 2)))
+    mean, std, target_mean, target_std = ONE.mean, jnp.exp(ONE.log_std), OTHER.mean, jnp.exp(OTHER.log_std)
+    np.testing.assert_allclose(kl[0], (mean - target_mean) ** 2 / (2 * target_std**2), rtol=1e-5)
+    np.testing.assert_allclose(kl[1], jnp.log(std / target_std) + target_std**2 / (2 * std**2) - 0.5, rtol=1e-5)
+    ours, theirs = (distrax.Normal(normal.mean, jnp.exp(normal.log_std)) for normal in (ONE, OTHER))
+    np.testing.assert_allclose(OTHER.kl(ONE), theirs.kl_divergence(ours), rtol=1e-5)
+    moved = distrax.Normal(mean, target_std)
+    np.testing.assert_allclose(kl[0], theirs.kl_divergence(moved), rtol=1e-5)
+
+
+def test_normal_and_categorical_agree_with_distrax():
+    actions = jnp.array([[0.2, -0.7], [1.5, 0.0]])
+    oracle = distrax.MultivariateNormalDiag(ONE.mean, jnp.exp(ONE.log_std))
+    for action in actions:
+        np.testing.assert_allclose(ONE.log_prob(action), oracle.log_prob(action), rtol=1e-5)
+    np.testing.assert_allclose(ONE.entropy(), oracle.entropy(), rtol=1e-5)
+    one, other = Categorical(LOG_PRIOR[0]), Categorical(LOG_PRIOR[1])
+    theirs = distrax.Categorical(LOG_PRIOR[0])
+    np.testing.assert_allclose(one.entropy(), theirs.entropy(), rtol=1e-5)
+    np.testing.assert_allclose(one.log_prob(jnp.int32(4)), theirs.log_prob(4), rtol=1e-5)
+    np.testing.assert_allclose(one.kl(other), theirs.kl_divergence(distrax.Categorical(LOG_PRIOR[1])), rtol=1e-4)
+
+
+def test_mean_and_variance_are_decoupled():
+    """The mean learns as if the variance were the target's, and the other way round."""
+    actions = jnp.array([[0.2, -0.7]])
+    slope = jax.grad(lambda online: mpo_losses.decoupled_terms(online, OTHER, actions)[0][0])(ONE)
+    np.testing.assert_allclose(slope.mean, (actions[0] - ONE.mean) / jnp.exp(2 * OTHER.log_std), rtol=1e-5)
+    expected = ((actions[0] - OTHER.mean) / jnp.exp(ONE.log_std)) ** 2 - 1
+    np.testing.assert_allclose(slope.log_std, expected, rtol=1e-4)
+
+
+def test_policies_of_two_kinds_are_refused():
+    rest = jnp.ones((1, 5)), jnp.ones(1), EPSILON[None], jnp.ones(1), jnp.ones(1)
+    for online, target in ((ONE, Categorical(LOG_PRIOR[0])), (Categorical(LOG_PRIOR[0]), ONE)):
+        with pytest.raises(ValueError, match="of one kind"):
+            mpo_losses.state_losses(online, Candidates(target, jnp.zeros(5), jnp.zeros(5), rest[0]), *rest[1:])
+
+
+def test_every_multiplier_follows_its_own_divergence():
+    """Row 40: only the divergence of the variance is too large, and only its multiplier rises."""
+    kl, limits = jnp.array([[0.0], [5.0]]), jnp.array([[0.01], [0.001]])
+    of_kl, of_multipliers = jax.grad(mpo_losses.constraint_loss, argnums=(0, 1))(kl, jnp.full((2, 1), 3.0), limits)
+    np.testing.assert_allclose(of_multipliers, [[0.01], [-4.999]], rtol=1e-5)
+    np.testing.assert_allclose(of_kl, [[3.0], [3.0]])
+
+
+def test_duals_are_positive_and_bounded():
+    """Row 40."""
+    values = jnp.array([1e-6, 0.1, 1.0, 10.0, 1_000.0])
+    np.testing.assert_allclose(mpo_losses.dual(mpo_losses.raw_dual(values)), values, rtol=1e-2)
+    clipped = mpo_losses.dual(mpo_losses.clip_dual(jnp.array([-1e6, 0.0, 1e6]), 7.0))
+    np.testing.assert_allclose(clipped, [1.5e-8, jnp.log(2), 7], rtol=0.02)
+    agent = AGENTS["mpo"](max_multiplier=2.0, learning_rate_dual=1e3)
+    temperature, multipliers = jnp.array([1.0, -1.0]), jnp.array([[1.0, 1.0], [-1.0, -1.0]])
+
+    @jax.jit
+    def step():
+        state, _ = start(agent)
+        grads = state.params._replace(temperature=temperature, multipliers=multipliers)
+        return agent.apply(state, grads).params
+
+    after = step()
+    np.testing.assert_allclose(mpo_losses.dual(after.temperature), [1.5e-8, 2], rtol=0.02)
+    np.testing.assert_allclose(mpo_losses.dual(after.multipliers), [[1.5e-8] * 2, [2] * 2], rtol=0.02)
+
+
+def test_a_quadratic_is_climbed():
+    """Whole steps on `Q(a) = -(a - 0.5)^2 / 0.1`: the mean moves to the optimum and the variance shrinks."""
+    limits = jnp.array([[0.01], [0.001]])
+
+    def step(carry, key):
+        params, target, optimizer = carry
+        action = jax.tree.map(lambda leaf: jnp.tile(leaf, (20, 1)), target).sample(key)
+        values = -10 * (action[:, 0] - 0.5) ** 2
+        candidates = Candidates(target, action, jnp.full(20, -np.log(20), jnp.float32), values[None])
+
+        def loss(params):
+            online, raw_temperature, raw_multipliers = params
+            duals = mpo_losses.dual(raw_temperature), EPSILON[None], mpo_losses.dual(raw_multipliers), limits
+            return sum(mpo_losses.state_losses(online, candidates, *duals)[:3])
+
+        params, optimizer = optimization.step_adam(params, jax.grad(loss)(params), optimizer, 1e-2)
+        target = optimization.polyak(target, params[0], 0.95, jnp.asarray(True))
+        return (params, target, optimizer), (params[0].mean[0], params[0].log_std[0])
+
+    @jax.jit
+    def climb():
+        start = Normal(jnp.array([-0.8]), jnp.array([0.0]))
+        params = start, mpo_losses.raw_dual(jnp.ones(1)), mpo_losses.raw_dual(jnp.ones((2, 1)))
+        carry = params, start, optimization.ADAM.init(params)
+        return jax.lax.scan(step, carry, jax.random.split(jax.random.key(0), 2_000))[1]
+
+    mean, log_std = climb()
+    np.testing.assert_allclose(mean[-200:].mean(), 0.5, atol=0.05)
+    assert log_std[-1] < log_std[200] < 0
+    assert jnp.exp(log_std[-1]) < 0.4
+
+
+@pytest.mark.parametrize("name", ["mpo", "mpo_discrete"])
+def test_passes_step_the_policy_over_fixed_candidates(name):
+    """As an agent with one pass does whose critic, temperature and targets are kept as they were before the update."""
+    options = {"polyak": 0.0, "learning_rate_pi": 1e-3, "addons": (RewardPrediction(),)}
+    agent, single = (AGENTS[name](num_passes=num_passes, **options) for num_passes in (3, 1))
+    groups = ("actor", "multipliers", "addons")
+
+    def keep(before, after):
+        """Return a state in which only the policy, its multipliers and the add-ons have moved."""
+        of_passes = [{group: getattr(tree, group) for group in groups} for tree in (after.params, after.optimizer)]
+        params, optimizer = before.params._replace(**of_passes[0]), before.optimizer._replace(**of_passes[1])
+        return before._replace(params=params, optimizer=optimizer)
+
+    @jax.jit
+    def both(key):
+        before, batch = start(agent)
+        grads, info = agent.gradients(before, batch, key)
+        states, expected = [before], []
+        for _ in range(3):
+            expected.append(single.gradients(states[-1], batch, key))
+            states.append(keep(before, single.apply(states[-1], expected[-1][0])))
+        return (grads, info, agent.apply(before, grads)), (expected, states, single.apply(before, expected[0][0]))
+
+    (grads, info, after), (expected, states, once) = jax.device_get(both(jax.random.key(1)))
+    close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-6)
+    for group in groups:
+        passes = jax.tree.map(lambda *leaves: np.stack(leaves), *(getattr(one, group) for one, _ in expected))
+        close(getattr(grads, group), passes)
+        close(getattr(after.params, group), getattr(states[-1].params, group))
+        close(getattr(after.optimizer, group), getattr(states[-1].optimizer, group))
+    for group in ("critic", "temperature"):
+        close(getattr(grads, group), getattr(expected[0][0], group))
+        close(getattr(after.params, group), getattr(once.params, group))
+        close(getattr(after.optimizer, group), getattr(once.optimizer, group))
+    close(tuple(after.target), (after.params.actor, after.params.critic))
+    assert after.num_updates == 1
+    close(info.priorities, expected[0][1].priorities)
+    close(info.metrics, expected[-1][1].metrics)
+    losses = [each.metrics["loss_pi"] for _, each in expected]
+    assert losses[0] > losses[1] > losses[2]  # of one fixed problem, so every step shows
+
+
+@pytest.mark.parametrize("name", ["mpo", "mpo_discrete"])
+def test_every_hyper_parameter_takes_effect(name):
+    """Row 40."""
+    agent = AGENTS[name](max_multiplier=5.0)
+    unused = ("kl_constraint",) if name == "mpo" else ("kl_mean", "kl_variance", "penalty", "initial_variance")
+    leaves = {key: value for key, value in jb.parameters(agent).items() if not key.startswith(unused)}
+    changed = {"polyak": 0.5, "target_update_interval": 2, "max_grad_norm": 1e-9, "max_multiplier": 0.1}
+    table = {
+        key: [changed.get(key, 2 * value) if key == other else value for other in (None, *leaves)]
+        for key, value in leaves.items()
+    }
+
+    def train(values):
+        variant = agent.replace(**values)
+        state, batch = start(variant)
+
+        def step(state, key):
+            return variant.apply(state, variant.gradients(state, batch, key)[0]), None
+
+        return jax.lax.scan(step, state, jax.random.split(jax.random.key(0), 3))[0]
+
+    states = jax.device_get(jax.jit(jax.vmap(train))({key: jnp.array(column) for key, column in table.items()}))
+    for index, key in enumerate(leaves, start=1):
+        assert any(np.any(leaf[index] != leaf[0]) for leaf in jax.tree.leaves(states)), key
+
+
+def test_targets_are_expected_values():
+    """`y = r + discount * sum_a pi_t(a | s') Q_t(s', a)`, from one critic; priorities are `|Q(s, a) - y|`."""
+    agent = AGENTS["mpo_discrete"]()
+
+    @jax.jit
+    def targets():
+        state, drawn = start(agent)
+        batch = drawn.batch
+        probs = jnp.exp(agent.policy.distribution(state.target.actor, batch.next_obs).log_probs)
+        q = jax.vmap(agent.networks.critic.apply, in_axes=(None, 0))(state.target.critic, batch.next_obs)
+        expected = batch.reward + batch.discount * jnp.sum(probs * q, axis=1)
+        q = jax.vmap(agent.networks.critic.apply, in_axes=(None, 0))(state.params.critic, batch.obs)
+        error = jnp.abs(jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0] - expected)
+        told = agent.gradients(state, drawn, jax.random.key(1))[1].priorities
+        return (
+            (expected, agent.networks.td_target(state.target, batch, jax.random.key(0))),
+            (error, told),
+            state.params.critic,
+        )
+
+    target, error, critic = targets()
+    np.testing.assert_allclose(*target, rtol=1e-5)
+    np.testing.assert_allclose(*error, rtol=1e-5)
+    chex.assert_shape(critic["params"]["Dense_0"]["kernel"], (8, 3))  # no axis of critics
+
+
+def test_the_penalty_draws_the_policy_back_into_the_bounds():
+    """Where nothing is to be gained by values, the mean of a policy outside of the bounds moves inwards."""
+    outside = jnp.array([1.3, -1.3])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def slope(penalized):
+        agent = MPO(BOX, Torso(()), num_samples=500, penalized=penalized, initial_temperature=0.05)
+        state, batch = start(agent)
+        flat = jax.tree.map(jnp.zeros_like, (state.params.actor, state.params.critic))
+        actor = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jnp.append(outside, jnp.full(2, -1.5)) if "bias" in str(path) else leaf, flat[0]
+        )
+        params = state.params._replace(actor=actor, critic=flat[1])
+        state = state._replace(params=params, target=state.target._replace(actor=actor, critic=flat[1]))
+        candidates = agent.networks.candidates(state.target, batch.batch.obs, jax.random.key(1))
+        grads, _ = agent.gradients(state, batch, jax.random.key(1))
+        return candidates, jax.tree.leaves(grads.actor)[0][:2], params.temperature
+
+    candidates, inwards, temperature = slope(True)
+    beyond = np.maximum(np.abs(candidates.action) - 1, 0)
+    np.testing.assert_allclose(candidates.objectives[:, 1], -np.sqrt(np.sum(beyond**2, axis=-1)), atol=1e-5)
+    assert temperature.shape == (2,)
+    candidates, free, temperature = slope(False)
+    assert candidates.objectives.shape[1] == 1
+    assert temperature.shape == (1,)
+    assert np.all(np.sign(inwards) == np.sign(outside))  # steps go against it
+    assert np.all(np.abs(free) < 0.1 * np.abs(inwards))

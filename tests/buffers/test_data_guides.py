@@ -1,0 +1,45 @@
+"""The guides on data sets and on actors do what they say: their code runs, and prints what stands below it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import jaxrl_buffers as jb
+
+ROOT = Path(jb.__file__).parents[1]
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(guide):
+    """Return the blocks of a guide: (language, what stands behind it, text)."""
+    return BLOCK.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text())
+
+
+@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner"])
+def test_guides_run(guide, tmp_path):
+    """Blocks marked `minari` are left out where it is missing; those marked by a file's name are written there."""
+    has_minari = all(importlib.util.find_spec(name) for name in ("minari", "h5py"))
+    code, printed, is_left_out = [], [], False
+    for language, mark, text in blocks(guide):
+        if mark.endswith(".py"):
+            (tmp_path / mark).write_text(text)
+        elif language == "python":
+            is_left_out = mark == "minari" and not has_minari
+            code += [] if is_left_out else [text]
+        elif not is_left_out:
+            printed.append(text)
+    # Processes that are spawned load this file again.
+    (tmp_path / "guide.py").write_text('if __name__ == "__main__":\n' + textwrap.indent("".join(code), "    "))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "guide.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(printed)

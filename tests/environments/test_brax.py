@@ -1,0 +1,83 @@
+"""Brax's environments inside the compiled program."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl_buffers as jb
+from algorithms import SAC, Plan, Torso, environments, train
+
+if importlib.util.find_spec("brax") is None:
+    pytest.skip("brax is not installed: pip install 'jaxrl-buffers[brax]'", allow_module_level=True)
+
+# Brax reads fields of MJX's data in a way that MJX advises against.
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    return environments.make("brax:inverted_pendulum", episode_length=4)
+
+
+def _run(env, num_steps: int, actions: float = 0.0, num_envs: int = 2):
+    step = jax.jit(env.step)
+    state, rows = jax.jit(env.reset, static_argnums=1)(jax.random.key(0), num_envs), []
+    for number in range(num_steps):
+        action = jnp.full((num_envs, env.action_space.size), actions, jnp.float32)
+        before = state
+        state, transition, finished = step(state, action, jax.random.key(number))
+        rows.append((before, transition, finished, state))
+    return rows
+
+
+def test_a_time_limit_truncates_and_shows_the_final_observation(pendulum):
+    rows = _run(pendulum, 9)
+    ended = [np.asarray(finished.ended).tolist() for _, _, finished, _ in rows]
+    assert ended == [[number in (3, 7)] * 2 for number in range(9)]
+    raw = jax.jit(pendulum.env.env.step)
+    for before, transition, finished, after in rows:
+        np.testing.assert_array_equal(transition.truncated, finished.ended)
+        assert not np.asarray(transition.terminated).any()
+        one = jax.tree.map(lambda leaf: leaf[0], before.inner.inner)
+        expected = raw(one, transition.action[0])  # what Brax says, without any wrapper
+        np.testing.assert_allclose(transition.next_obs[0], expected.obs, rtol=1e-5, atol=1e-6)
+        is_same = np.allclose(transition.next_obs, after.obs)
+        assert is_same != np.asarray(finished.ended).any()  # behind the end comes another first state
+
+
+def test_episodes_begin_anew_and_not_all_alike(pendulum):
+    rows = _run(pendulum, 9)
+    begins = [np.asarray(rows[number][0].obs) for number in (0, 4, 8)]
+    assert len(np.unique(np.concatenate(begins), axis=0)) == 6
+
+
+def test_a_pole_that_falls_ends_the_task():
+    rows = _run(environments.make("brax:inverted_pendulum"), 40, actions=1.0)
+    ends = [transition for _, transition, finished, _ in rows if np.asarray(finished.ended).any()]
+    assert ends
+    assert all(np.asarray(row.terminated).any() and not np.asarray(row.truncated).any() for row in ends)
+    assert all(abs(np.asarray(row.next_obs)[np.asarray(row.terminated), 1]).min() > 0.2 for row in ends)
+
+
+def test_agents_train_in_it(pendulum, key):
+    counts = {"total_steps": 24, "start_steps": 16, "update_every": 4, "num_updates": 1, "mini_batch_size": 4}
+    plan = Plan(num_envs=2, num_test_episodes=2, **counts)
+    agent = SAC(pendulum.action_space, torso=Torso((8,)))
+    state, metrics = jax.jit(lambda key: train(key, agent, jb.uniform(100, num_envs=2), pendulum, plan))(key)
+    assert np.isfinite(metrics["loss_q"]).all()
+    assert int(state.buffer.storage.size) == 12
+
+
+def test_ant_has_its_shapes():
+    env = environments.make("brax:ant")
+    assert (env.name, env.obs.shape, env.action_space.size, env.max_episode_length) == ("brax:ant", (27,), 8, 1000)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="did you mean ant"):
+        environments.make("brax:ants")

@@ -1,0 +1,174 @@
+"""Training on the host gives what training in one program gives, and can be cut and resumed anywhere."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from support.host_walk import make_host_walk
+from support.walk import Walk
+
+import jaxrl_buffers as jb
+from algorithms import DDQN, PPO, Plan, Recurrent, Torso, environments, evaluate, evaluate_on_host, train, train_on_host
+from algorithms.environments.gymnasium import from_factory, from_vectors
+from algorithms.runs._rows import Rows
+from algorithms.runs.host_loop import HostLoop
+from jaxrl_buffers import host
+
+WALK, HOST_WALK = environments.wrap(Walk()), from_factory(make_host_walk, "Walk")
+AGENT = DDQN(WALK.action_space, torso=Torso((8,)))
+PLAN = Plan(
+    total_steps=56,
+    num_envs=2,
+    start_steps=16,
+    update_every=8,
+    num_updates=2,
+    mini_batch_size=4,
+    test_every=16,
+    num_test_episodes=3,
+)
+BUFFER = jb.ReplayBuffer(jb.Prioritized(), jb.NStep(2), length=40, num_envs=2)
+
+
+def _assert_close(one, other, **tolerance):
+    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(_plain(a), _plain(b), err_msg=jax.tree_util.keystr(path), **tolerance)
+
+
+def _plain(leaf) -> np.ndarray:
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def test_in_lock_step_training_is_that_of_one_program(key):
+    state, metrics = train(key, AGENT, BUFFER, WALK, PLAN)
+    found, found_metrics = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, lock_step=True)
+    rows, found_rows = (host.gather_all(BUFFER, each.buffer) for each in (state, found))
+    _assert_close(rows, found_rows, rtol=0)  # the same transitions, to the bit
+    assert np.asarray(rows.truncated).any()
+    assert np.asarray(rows.terminated).any()
+    _assert_close(state._replace(collector=()), found, rtol=1e-4, atol=1e-6)
+    assert found_metrics.keys() == metrics.keys()
+    _assert_close(metrics, found_metrics, rtol=1e-4, atol=1e-6)
+
+
+def test_memories_forget_at_the_ends_of_episodes_as_in_one_program(key):
+    agent = Recurrent(DDQN(WALK.action_space, torso=Torso((8,), memory="gru", memory_size=4)))
+    buffer = jb.ReplayBuffer(view=jb.Sequence(length=4), length=40, num_envs=2)
+    state, _ = train(key, agent, buffer, WALK, PLAN)
+    found, _ = train_on_host(key, agent, buffer, HOST_WALK, PLAN, lock_step=True)
+    _assert_close(state.buffer, found.buffer, rtol=1e-4, atol=1e-6)  # with the carry of every row
+
+
+def test_rollouts_are_learned_from_in_lock_step(key):
+    agent, buffer = PPO(WALK.action_space, torso=Torso((8,))), jb.rollout(length=8, num_envs=2)
+    plan = Plan(total_steps=32, num_envs=2, start_steps=0, update_every=16, num_updates=4, mini_batch_size=8)
+    state, _ = train(key, agent, buffer, WALK, plan)
+    found, _ = train_on_host(key, agent, buffer, HOST_WALK, plan)
+    _assert_close(state.agent, found.agent, rtol=1e-4, atol=1e-6)
+
+
+def test_evaluation_is_that_of_one_program(key):
+    state = AGENT.init(key, WALK.obs, WALK.action_space.example)
+    expected = evaluate(AGENT, state, WALK, key, 3)
+    _assert_close(expected, evaluate_on_host(AGENT, state, HOST_WALK, key, 3), rtol=0)
+    expected = evaluate(AGENT, state, WALK, key, 3, deterministic=False)
+    _assert_close(expected, evaluate_on_host(AGENT, state, HOST_WALK, key, 3, deterministic=False), rtol=0)
+
+
+def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(key, monkeypatch):
+    acted, learned = [], []
+    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN) as loop:
+        state, collect, finish = loop.init(key), loop._collect, loop._finish
+
+        def see_collect(state, iteration):
+            acted.append((iteration, int(state.iteration)))
+            return collect(state, iteration)
+
+        def see_finish(state, chunk):
+            learned.append(int(state.iteration))
+            return finish(state, chunk)
+
+        monkeypatch.setattr(loop, "_collect", see_collect)
+        monkeypatch.setattr(loop, "_finish", see_finish)
+        loop.run(state, PLAN.num_iterations)
+    # Policies are numbered by the chunks that they have learned from.
+    assert acted == [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3)]
+    assert learned == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("lock_step", [True, False])
+def test_a_run_in_pieces_is_the_same_to_the_bit(lock_step, key):
+    ends = []
+    for pieces in ([5], [1, 3, 1]):
+        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, lock_step) as loop:
+            state = loop.init(key)
+            for piece in pieces:
+                state = loop.run(state, piece)
+            ends.append(state)
+    _assert_close(*ends, rtol=0)
+
+
+def test_a_resumed_run_keeps_agent_buffer_and_counters_and_begins_new_episodes(key):
+    half = Plan(**{**PLAN.to_dict(), "total_steps": 40})
+    state, _ = train_on_host(key, AGENT, BUFFER, HOST_WALK, half)
+    before = jax.tree.map(np.asarray, host.gather_all(BUFFER, state.buffer))
+    iteration = int(state.iteration)
+    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN) as loop:
+        agent = jax.tree.map(np.asarray, state.agent)
+        anew = loop.begin_anew(state)
+        _assert_close(agent, anew.agent, rtol=0)
+        assert int(anew.iteration) == iteration == 3
+        after = loop.run(anew, 2)
+    rows = jax.tree.map(np.asarray, host.gather_all(BUFFER, after.buffer))
+    num = before.reward.shape[0]
+    kept = jax.tree.map(lambda leaf: leaf[:num], rows)._replace(truncated=before.truncated)
+    _assert_close(before, kept, rtol=0)
+    np.testing.assert_array_equal(rows.obs[num], np.zeros((2, 2)))  # where episodes begin
+    assert (rows.terminated | rows.truncated)[num - 1].all()
+    assert int(after.iteration) == PLAN.num_iterations
+    with pytest.raises(ValueError, match="has made all 56 steps"):
+        train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, state=after)
+
+
+def test_what_is_stored_already_is_learned_from(key):
+    data = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN)[0].buffer
+    size = int(data.storage.size)
+    state, _ = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, buffer_state=data)
+    assert int(state.buffer.storage.size) == min(size + PLAN.total_steps // 2, 40)
+
+
+def test_steps_that_are_mere_resets_are_not_learned_from(key):
+    def make_vector(num_envs: int):
+        return SyncVectorEnv([make_host_walk] * num_envs)  # which resets on the next step
+
+    env = from_vectors(make_vector, "Walk")
+    with HostLoop(AGENT, BUFFER, env, PLAN) as loop:
+        state = loop.run(loop.init(key), PLAN.num_iterations)
+    rows = jax.tree.map(np.asarray, host.gather_all(BUFFER, state.buffer))
+    assert rows.reward.size == PLAN.total_steps
+    np.testing.assert_array_equal(rows.next_obs[..., 0], rows.obs[..., 0] + 2 * rows.action - 1)
+    ended = rows.terminated | rows.truncated
+    following = np.where(ended[:-1, :, None], 0, rows.next_obs[:-1])
+    np.testing.assert_array_equal(rows.obs[1:], following)
+
+
+def test_rows_wait_until_every_environment_has_one():
+    rows, random = Rows(3), np.random.default_rng(0)
+    added, taken = [[], [], []], [[], [], []]
+    for number in range(200):
+        is_row = random.random(3) < 0.8
+        rows.add({"number": np.full(3, number), "env": np.arange(3)[:, None]}, is_row)
+        for env in np.flatnonzero(is_row):
+            added[env].append(number)
+        assert len(rows) == min(map(len, added)) - len(taken[0])
+        if len(rows) >= 4:
+            chunk = rows.take(4)
+            np.testing.assert_array_equal(chunk["env"], np.broadcast_to(np.arange(3)[:, None], (4, 3, 1)))
+            for env in range(3):
+                taken[env].extend(chunk["number"][:, env].tolist())
+    for env in range(3):
+        assert taken[env] == added[env][: len(taken[env])]
+    assert len(taken[0]) > 100

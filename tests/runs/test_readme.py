@@ -1,0 +1,73 @@
+"""What the README shows works as shown."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithms.runs import presets, run
+from algorithms.runs.run_folder import RunFolder
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_code_blocks_run():
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 2
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    assert names["mean_weights"].shape == (10,)
+
+
+def test_the_quickstart_is_short():
+    first = re.search(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert len([line for line in first[1].splitlines() if line.strip()]) <= 13
+
+
+def commands():
+    """Return the command lines that are to be typed, without remarks, in order."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_commands_are_typed_where_their_programs_are():
+    """`python` is that of .venv only after its activation, which comes after the scripts that make it."""
+    typed = commands()
+    names = [command[0] for command in typed]
+    activation = names.index("source")
+    assert typed[activation] == ["source", ".venv/bin/activate"]
+    assert activation >= 2
+    assert {*names[:activation]} == {"bash"}
+    assert {*names[activation + 1 :]} <= {"python", "pip", "bash", ".venv-accelerators/bin/python"}
+    for command in typed:
+        assert all((README.parent / part).exists() for part in command if part.startswith("scripts/"))
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if "scripts/train.py" in command], ids=" ".join)
+def test_training_commands_are_understood(command, monkeypatch, tmp_path):
+    """Up to the point where they begin to train."""
+    names = runpy.run_path(str(README.parent / "scripts" / "train.py"))
+    monkeypatch.chdir(tmp_path)
+    Path("settings.yaml").write_text("algorithm: ddqn\nenvironment: CartPole-v1\n")
+    RunFolder("runs/ddqn_CartPole-v1_seed0").create(presets.preset("ddqn", "CartPole-v1"))
+    begun = []
+    for name in ("start", "resume", "fork"):
+        monkeypatch.setattr(run, name, lambda *_: begun.append(True) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        names["main"](command[2:] + ([] if {"--resume", "--out"} & {*command} else ["--out", "another"]))
+    assert begun
+
+
+@pytest.mark.parametrize("name", re.findall(r"`jb\.([\w.]+)", README.read_text()))
+def test_every_name_exists(name):
+    import jaxrl_buffers
+
+    found = jaxrl_buffers
+    for part in name.split("."):
+        found = getattr(found, part)

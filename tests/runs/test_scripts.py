@@ -1,0 +1,104 @@
+"""Scripts as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=300, **options
+    )
+
+
+def test_the_buffer_benchmark_reports_and_writes_json(tmp_path):
+    path = tmp_path / "results.json"
+    arguments = ("--capacities", "1024", "--kinds", "uniform", "--cells", "add", "--repeats", "2", "--json", path)
+    done = run("scripts/benchmark_buffers.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "uniform" in done.stdout
+    assert json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("arguments", [("--capacities", "many"), ("--kinds", "none"), ("--repeats", "0"), ("--typo",)])
+def test_bad_options_of_the_benchmark(arguments):
+    done = run("scripts/benchmark_buffers.py", *arguments)
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_is_enough():
+    done = run("scripts/benchmark_buffers.py", "--help")
+    assert done.returncode == 0
+    for option in ("--capacities", "--kinds", "--cells", "--repeats", "--json", "--quick"):
+        assert option in done.stdout
+
+
+def test_the_benchmark_of_accelerators_tells_what_it_needs(tmp_path):
+    assert "--quick" in run("scripts/benchmark_accelerators.py", "--help").stdout
+    done = run("scripts/benchmark_accelerators.py", "--json", tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--json" in done.stderr
+
+
+def test_compilers_that_cannot_be_had_are_told_in_one_line(tmp_path):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    command = "source scripts/setup.sh; install_accelerators && echo installed; echo went on"
+    offline = os.environ | {"PIP_NO_INDEX": "1"}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=offline, capture_output=True, text=True)
+    begun, left_out, went_on = done.stdout.splitlines()
+    assert begun.startswith("Installing")
+    assert left_out.startswith("The tests for TPU and GPU are left out")
+    assert "libtpu" in left_out
+    assert went_on == "went on"
+
+
+@pytest.fixture(scope="module")
+def training_names():
+    return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))
+
+
+@pytest.fixture(scope="module")
+def training_benchmark(training_names):
+    return training_names["main"]
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_the_training_benchmark_reports_and_writes_json(training_benchmark, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    assert training_benchmark(["--quick", "--agents", "ddqn", "--json", str(path)]) == 0
+    assert "64x64  1 seed" in capsys.readouterr().out
+    results = json.loads(path.read_text())
+    assert results["speed"][0]["steps_per_second"] > 0
+    assert set(results["shares"][0]["microseconds"]) == {"whole", "collect", "buffer", "gradients", "optimizer"}
+
+
+@pytest.mark.parametrize("arguments", [("--agents", "none"), ("--hidden", "wide"), ("--repeats", "0")])
+def test_bad_options_of_the_training_benchmark(training_benchmark, arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        training_benchmark(list(arguments))
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert arguments[0] in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_training_benchmark_can_build_every_agent(training_names):
+    assert {"ddqn", "sac", "td3", "ddpg", "mpo", "sac_discrete", "mpo_discrete", "ppo"} <= set(training_names["TASKS"])
+    for agent in training_names["TASKS"]:
+        cell = training_names["Cell"](agent, num_seeds=1, hidden=8, capacity=1_000)
+        experiment = training_names["Experiment"].of(cell)
+        experiment.plan.check_buffer(experiment.buffer)
