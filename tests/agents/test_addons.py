@@ -67,7 +67,7 @@ def skewed(agent):
 
 @names
 def test_attraction_and_repulsion_move_the_policy_and_rewards_are_learned(name):
-    """Row 46: one program with all add-ons, run with either force and with none."""
+    """One program with all add-ons, run with either force and with none."""
     fixed, plain = skewed(AGENTS[name]()), AGENTS[name]()
     fast = {rate: 1e-2 for rate in ("learning_rate", "learning_rate_pi") if hasattr(plain, rate)}
     addons = AttractionKL((fixed,)), RepulsionKL((fixed,)), RewardPrediction(learning_rate=1e-2)
@@ -265,7 +265,6 @@ def test_a_rollout_brings_its_rewards_along():
 @names
 @pytest.mark.parametrize("wrong", ["attract", (lambda obs: obs,), (AttractionKL,), [RewardPrediction()], (None,)])
 def test_what_is_no_add_on_is_refused(name, wrong):
-    """Row 46."""
     with pytest.raises(ValueError, match="add-on"):
         AGENTS[name](addons=wrong)
 

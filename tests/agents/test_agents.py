@@ -73,7 +73,7 @@ def test_every_trained_quantity_has_a_gradient_and_moves(name):
 
 @names
 def test_no_gradient_without_weights(name):
-    """Row 36: with weights 0 nothing is learned, but errors are told."""
+    """With weights 0 nothing is learned, but the errors are still reported."""
     agent, state, batch, key, jit_update = start(name)
     _, grads, info = jit_update(agent, state, batch._replace(weights=jnp.zeros(6)), key)
     assert all(np.all(leaf == 0) for leaf in leaves(grads))
@@ -92,7 +92,7 @@ def test_a_discount_of_zero_ignores_what_follows(name):
 
 @names
 def test_the_averaged_gradient_of_two_halves_is_that_of_the_whole(name):
-    """Row 43: so workers that each see a part learn as one that sees all."""
+    """Workers that each see a part of a batch learn as one that sees all of it."""
     agent, state, batch, key, jit_update = start(name)
     batch = batch._replace(weights=jnp.array([1.0, 0.5, 2.0, 1.5, 1.0, 0.7]))
     halves = [jnp.where(jnp.arange(6) % 2 == index, 2 * batch.weights, 0) for index in range(2)]
@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_is_found(name):
 
 @names
 def test_hyper_parameters_are_leaves(name):
-    """Row 44: a changed leaf takes effect without recompilation, all leaves can be vmapped together."""
+    """A changed leaf takes effect without recompilation, all leaves can be vmapped together."""
     agent, state, batch, key, jit_update = start(name)
     slow, *_ = jit_update(agent, state, batch, key)
     num_compiled = jit_update._cache_size()
@@ -141,7 +141,6 @@ def test_hyper_parameters_are_leaves(name):
 
 @names
 def test_each_learning_rate_moves_its_own_group(name):
-    """Row 44."""
     agent, state, batch, key, jit_update = start(name)
     rates = {"actor": "pi", "critic": "q", "log_alpha": "alpha"} | dict.fromkeys(DUALS, "dual")
     rates |= {"critic": "v"} if name.startswith("ppo") else {}
@@ -158,7 +157,7 @@ def test_each_learning_rate_moves_its_own_group(name):
 
 @names
 def test_every_network_is_clipped_by_its_own_norm(name):
-    """Row 42: policy and critics apart, temperatures and multipliers not at all; Adam's first mean tells."""
+    """Policy and critics apart, temperatures and multipliers not at all; Adam's first mean tells."""
     agent, state, batch, key, jit_update = start(name)
     after, grads, _ = jax.device_get(jit_update(agent.replace(max_grad_norm=1e-3), state, batch, key))
     for group in state.params._fields[:-1]:
@@ -171,7 +170,6 @@ def test_every_network_is_clipped_by_its_own_norm(name):
 
 @names
 def test_unknown_hyper_parameters_are_refused(name):
-    """Row 44."""
     with pytest.raises(ValueError, match="has no parameter 'gamma'"):
         jb.with_parameters(AGENTS[name](), {"gamma": 0.9})
 
@@ -204,7 +202,6 @@ def test_acting(name):
 
 @off_policy_names
 def test_targets_follow_at_intervals(name):
-    """Row 35."""
     agent, state, batch, key, jit_update = start(name)
     agent = agent.replace(polyak=0.0, target_update_interval=3)
     turns = [False, False, True]

@@ -41,7 +41,6 @@ def changed(params):
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_target_takes_the_action_of_the_target_policy(name):
-    """Rows 37 and 38 [G2, T4]."""
     init, gradients = functions(name)
     state, batch, key = init(jax.random.key(0)), sample(jax.random.key(1)), jax.random.key(2)
     errors = lambda state: gradients(AGENTS[name], state, batch, key)[1].priorities  # noqa: E731
@@ -53,7 +52,6 @@ def test_the_target_takes_the_action_of_the_target_policy(name):
 
 
 def test_ddpg_has_no_noise_inside_losses():
-    """Row 37."""
     init, gradients = functions("ddpg")
     state, batch = init(jax.random.key(0)), sample(jax.random.key(1))
     one, two = (gradients(AGENTS["ddpg"], state, batch, jax.random.key(seed)) for seed in range(2))
@@ -61,7 +59,7 @@ def test_ddpg_has_no_noise_inside_losses():
 
 
 def test_smoothing_noise_is_drawn_for_every_sample_and_component():
-    """Row 38 [T3, T5, T6]: a critic that is one component of the action tells what the target action was."""
+    """A critic that is one component of the action tells what the target action was."""
     num = 4_000
     agent = TD3(BOX, Torso(()), target_update_interval=1)
     batch = sample(jax.random.key(0), num)
@@ -87,7 +85,7 @@ def test_smoothing_noise_is_drawn_for_every_sample_and_component():
 
 
 def test_the_delay_masks_the_update():
-    """Row 38 [T1]: with interval 2, policy, its optimizer and all targets move at updates 1, 3, 5, 7 and 9."""
+    """With interval 2, policy, its optimizer and all targets move at updates 1, 3, 5, 7 and 9."""
     agent, batch = AGENTS["td3"], sample(jax.random.key(1))
 
     def update(state, key):

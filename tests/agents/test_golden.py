@@ -72,13 +72,11 @@ def test_ddqn():
 
 
 def test_ddpg():
-    """Row 37."""
     params = {"actor": linear(ACTOR), "critic": stacked(linear(CRITIC_1))}
     check(told(DDPG(BOX, LINEAR), CONTINUOUS, **params), loss_q=0.636225, errors=[1.43, 1.0], loss_pi=-1.190399)
 
 
 def test_td3():
-    """Row 38."""
     params = {"actor": linear(ACTOR), "critic": stacked(linear(CRITIC_1), linear(CRITIC_2))}
     found = told(TD3(BOX, LINEAR, smoothing_scale=0.0), CONTINUOUS, **params)
     check(found, loss_q=0.283050, loss_q1=0.268050, loss_q2=0.298050, errors=[0.31, 1.0], loss_pi=-1.190399)
@@ -91,7 +89,7 @@ def discrete_sac(**options):
 
 
 def test_discrete_sac():
-    """Row 39. The original's errors are known to four digits."""
+    """The original's errors are known to four digits."""
     found = discrete_sac(target_entropy_ratio=0.98)
     check(found, loss_q=0.599394, loss_q1=0.876272, loss_q2=0.322515)
     check(found, loss_pi=-0.877314, loss_alpha=0.052668, alpha=0.5)
@@ -100,7 +98,7 @@ def test_discrete_sac():
 
 
 def test_discrete_sac_takes_a_target_entropy_at_its_word():
-    """Row 39: 0 is a target entropy like any other, and 1.076640 is the one that the ratio 0.98 gives."""
+    """0 is a target entropy like any other, and 1.076640 is the one that the ratio 0.98 gives."""
     check(discrete_sac(target_entropy=1.076640), loss_alpha=0.052668)
     expected = np.log(0.5) * 0.9753 * 0.75  # -mean(w log_alpha log_prob)
     np.testing.assert_allclose(discrete_sac(target_entropy=0.0)["loss_alpha"], expected, atol=1e-4)

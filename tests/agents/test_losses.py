@@ -119,14 +119,14 @@ def test_one_noise_for_all_components_is_refused():
 
 
 def test_smoothing_noise_is_clipped_and_so_is_the_action():
-    """Row 38: component by component."""
+    """Component by component."""
     action, noise = jnp.array([0.0, 0.9, -0.9, 0.2]), jnp.array([0.7, 0.3, -2.0, -0.1])
     smoothed = losses.smoothed_action(action, noise, jnp.float32(0.5))
     np.testing.assert_allclose(smoothed, [0.5, 1.0, -1.0, 0.1], rtol=1e-6)
 
 
 def test_the_temperature_rises_while_entropy_is_missing():
-    """Row 39: with entropy below the target (log-probability above minus the target) the gradient is negative."""
+    """With entropy below the target (log-probability above minus the target) the gradient is negative."""
     gradient = jax.grad(losses.temperature_loss)
     low_entropy, high_entropy, target = jnp.float32(2.0), jnp.float32(-3.0), jnp.float32(-1.0)
     assert gradient(jnp.float32(0), low_entropy, target) == -1
@@ -134,7 +134,7 @@ def test_the_temperature_rises_while_entropy_is_missing():
 
 
 def test_tanh_normal_agrees_with_distrax():
-    """Row 39: the density of drawn and of given actions is the analytic one."""
+    """The density of drawn and of given actions is the analytic one."""
     mean, log_std = jnp.array([0.3, -1.0, 2.0]), jnp.array([0.1, -0.5, 0.4])
     ours = TanhNormal.of(mean, log_std)
     normal = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
@@ -150,7 +150,7 @@ def test_tanh_normal_agrees_with_distrax():
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.3, 0.1), (-1.0, -0.5)])
 def test_the_density_of_squashed_actions_is_that_of_numerical_integration(mean, log_std):
-    """Row 39: it integrates to 1 over actions, and is the slope of the share of draws below an action."""
+    """It integrates to 1 over actions, and is the slope of the share of draws below an action."""
     policy, width = TanhNormal.of(jnp.full(1, mean), jnp.full(1, log_std)), 2 / 4_000
     action = np.linspace(-1 + width / 2, 1 - width / 2, 4_000)
     density = np.exp(jax.vmap(policy.log_prob)(jnp.asarray(action, jnp.float32)[:, None]))
@@ -171,7 +171,6 @@ def test_tanh_normal_stays_finite_where_it_saturates():
 
 
 def test_polyak():
-    """Row 35."""
     target, online = jnp.array([1.0]), jnp.array([3.0])
     due = jnp.asarray(True)
     np.testing.assert_allclose(optimization.polyak(target, online, 0.995, due), [1.01], rtol=1e-6)
@@ -181,14 +180,13 @@ def test_polyak():
 
 
 def test_targets_are_due_at_every_interval():
-    """Row 35: interval 2 averages at the 2nd, 4th, ... update."""
+    """Interval 2 averages at the 2nd, 4th, ... update."""
     due = [bool(optimization.is_due(jnp.int32(num_updates), 2)) for num_updates in range(1, 7)]
     assert due == [False, True] * 3
     assert optimization.is_due(jnp.int32(7), 0)
 
 
 def test_clipping_by_the_norm_of_all_leaves():
-    """Row 42."""
     grads = {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}
     clipped = optimization.clip_by_global_norm(grads, 0.5)
     np.testing.assert_allclose(clipped["a"], [0.3], rtol=1e-6)

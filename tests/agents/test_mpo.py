@@ -42,7 +42,7 @@ def mean_dual(temperature):
 
 
 def test_the_dual_is_least_where_the_constraint_is_met():
-    """Row 40: at the minimizer of a grid, the mean divergence of `q` from the prior is epsilon."""
+    """At the minimizer of a grid, the mean divergence of `q` from the prior is epsilon."""
     grid = jnp.linspace(0.5, 30, 3_000)
     best = grid[jnp.argmin(jax.jit(jax.vmap(mean_dual))(grid))]
     q = jax.vmap(mpo_losses.improved_policy, in_axes=(0, 0, None))(VALUES, LOG_PRIOR, best)
@@ -52,7 +52,7 @@ def test_the_dual_is_least_where_the_constraint_is_met():
 
 
 def test_the_trained_temperature_is_that_of_the_grid():
-    """Row 40: steps along the agent's own gradients end where a brute-force search does."""
+    """Steps along the agent's own gradients end where a brute-force search does."""
     agent = AGENTS["mpo_discrete"](learning_rate_q=0.0, learning_rate_pi=0.0, learning_rate_dual=0.02, polyak=1.0)
 
     @jax.jit
@@ -73,7 +73,7 @@ def test_the_trained_temperature_is_that_of_the_grid():
 
 
 def test_the_improved_policy_weighs_the_prior():
-    """Row 40: q is proportional to `prior * exp(Q / eta)`, and no gradient passes."""
+    """Q is proportional to `prior * exp(Q / eta)`, and no gradient passes."""
     prior, values = np.array([0.7, 0.2, 0.1]), np.array([1.0, 2.0, 3.0])
     expected = prior * np.exp(values / 0.5)
     q = mpo_losses.improved_policy(*map(jnp.float32, (values, np.log(prior), 0.5)))
@@ -92,7 +92,7 @@ def test_the_dual_with_samples_is_that_of_the_original():
 
 
 def test_divergences_of_gaussians():
-    """Row 40: none between identical Gaussians, else the analytic ones, together the whole of distrax."""
+    """None between identical Gaussians, else the analytic ones, together the whole of distrax."""
     _, zero = mpo_losses.decoupled_terms(ONE, ONE, jnp.zeros((1, 2)))
     np.testing.assert_array_equal(zero, 0)
     _, kl = mpo_losses.decoupled_terms(ONE, OTHER, jnp.zeros((1, 2)))
@@ -135,7 +135,7 @@ def test_policies_of_two_kinds_are_refused():
 
 
 def test_every_multiplier_follows_its_own_divergence():
-    """Row 40: only the divergence of the variance is too large, and only its multiplier rises."""
+    """Only the divergence of the variance is too large, and only its multiplier rises."""
     kl, limits = jnp.array([[0.0], [5.0]]), jnp.array([[0.01], [0.001]])
     of_kl, of_multipliers = jax.grad(mpo_losses.constraint_loss, argnums=(0, 1))(kl, jnp.full((2, 1), 3.0), limits)
     np.testing.assert_allclose(of_multipliers, [[0.01], [-4.999]], rtol=1e-5)
@@ -143,7 +143,6 @@ def test_every_multiplier_follows_its_own_divergence():
 
 
 def test_duals_are_positive_and_bounded():
-    """Row 40."""
     values = jnp.array([1e-6, 0.1, 1.0, 10.0, 1_000.0])
     np.testing.assert_allclose(mpo_losses.dual(mpo_losses.raw_dual(values)), values, rtol=1e-2)
     clipped = mpo_losses.dual(mpo_losses.clip_dual(jnp.array([-1e6, 0.0, 1e6]), 7.0))
@@ -238,7 +237,6 @@ def test_passes_step_the_policy_over_fixed_candidates(name):
 
 @pytest.mark.parametrize("name", ["mpo", "mpo_discrete"])
 def test_every_hyper_parameter_takes_effect(name):
-    """Row 40."""
     agent = AGENTS[name](max_multiplier=5.0)
     unused = ("kl_constraint",) if name == "mpo" else ("kl_mean", "kl_variance", "penalty", "initial_variance")
     leaves = {key: value for key, value in jb.parameters(agent).items() if not key.startswith(unused)}

@@ -67,7 +67,7 @@ class _Critic:
 
 
 def test_time_limits_go_on_with_the_true_last_observation():
-    """Row 70: three paths, one terminated, one cut off at observation 9, one still under way at observation 4."""
+    """Three paths, one terminated, one cut off at observation 9, one still under way at observation 4."""
     column = lambda *values: jnp.array(values)[:, None]  # noqa: E731
     flag = lambda *rows: column(*(row in rows for row in range(3)))  # noqa: E731
     obs, next_obs = column(0.0, 1.0, 3.0), column(7.0, 9.0, 4.0)

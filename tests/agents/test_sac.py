@@ -29,7 +29,6 @@ def test_the_target_entropy_stays_without_annealing():
 
 @pytest.mark.parametrize("space", [Discrete(4), Box((-1.0,), (1.0,))])
 def test_a_target_entropy_of_zero_is_one(space):
-    """Row 39 [S1]."""
     assert SAC(space, target_entropy=0.0)._target_entropy(jnp.int32(0)) == 0
 
 

@@ -53,7 +53,7 @@ def material(seed, count=5):
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_buffer_comes_back_and_continues_bit_for_bit(name, tmp_path):
-    """Row 67: what is sampled after a restore, and its weights, are what would have been sampled without it."""
+    """What is sampled after a restore, and its weights, are what would have been sampled without it."""
     buffer = ALL[name](LENGTH, NUM_ENVS)
     state, _ = play(buffer, buffer.init(EXAMPLE), *material(0))
     checkpoint.save(tmp_path, state)

@@ -72,7 +72,7 @@ config.register("half", half)
 config.register("relabel", relabel)
 
 
-def test_row_75_a_nested_buffer_with_defaults_filled_in(tmp_path: Path):
+def test_a_nested_buffer_with_defaults_filled_in(tmp_path: Path):
     sampler = jb.Recent(jb.Prioritized(alpha=1.0, epsilon=1e-6, initial=25.0), c_min=5_000)
     expected = jb.ReplayBuffer(sampler, jb.NStep(n=3), length=250_000, num_envs=16)
     file = tmp_path / "buffer.yaml"
@@ -186,7 +186,7 @@ def sampler_with(**entries):
         ([1], ["the whole: got [1], expected a component"]),
     ],
 )  # fmt: skip
-def test_row_75_one_error_names_key_value_and_what_was_expected(given, messages):
+def test_one_error_names_key_value_and_what_was_expected(given, messages):
     with pytest.raises(ValueError, match="cannot build") as caught:
         jb.from_config(given)
     for message in messages:

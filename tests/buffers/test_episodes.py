@@ -105,7 +105,7 @@ def expected_answers(case, stream, head):
 
 
 @pytest.mark.parametrize("case", [(5, False), (11, True)])
-def test_row_62_1000_random_streams_match_brute_force(case):
+def test_1000_random_streams_match_brute_force(case):
     """Partial adds, drops, clears, breaks, episodes longer than the ring, and counters that run over."""
     streams, heads = random_streams(np.random.default_rng(case[0]), case[0])
     results = jax.tree.map(np.asarray, run_streams(stream_buffer(*case), streams, heads))
@@ -135,7 +135,7 @@ def add_one_by_one(buffer, state, chunk, rows):
     return state
 
 
-def test_row_62_the_example_before_and_after_the_wrap():
+def test_the_example_before_and_after_the_wrap():
     """Steps F M M L F M, then three more M, in a ring of 8: here an L is the row that ended its episode."""
     buffer = jb.ReplayBuffer(length=8, keep_episodes=True)
     chunk = rewards_chunk([0] * 9, terminated=[0, 0, 0, 1, 0, 0, 0, 0, 0])
@@ -179,7 +179,7 @@ def recorded_returns(returns, chunk, length=None):
     return stored_returns(buffer, state, 0, buffer.length)
 
 
-def test_row_63_returns_of_one_episode():
+def test_returns_of_one_episode():
     """Rewards 1, 2, 4 with gamma 0.5 give 3, 4, 4; the step behind has none yet. Clipping comes first."""
     chunk = rewards_chunk([1, 2, 4, 7], terminated=[0, 0, 1, 0])
     returns = jb.EpisodicReturns(gamma=0.5, default=-1000.0)
@@ -188,7 +188,7 @@ def test_row_63_returns_of_one_episode():
     np.testing.assert_allclose(recorded_returns(clipped, chunk), [2.125, 2.25, 1.5, -1000])
 
 
-def test_row_63_time_limits_leave_the_default_unless_bootstrapped():
+def test_time_limits_leave_the_default_unless_bootstrapped():
     chunk = rewards_chunk([1, 2, 4, 7], truncated=[0, 0, 1, 0])._replace(extras={"next_value": jnp.full((4, 1), 8.0)})
     returns = jb.EpisodicReturns(gamma=0.5, default=-1000.0)
     np.testing.assert_allclose(recorded_returns(returns, chunk), [-1000] * 4)
@@ -196,7 +196,7 @@ def test_row_63_time_limits_leave_the_default_unless_bootstrapped():
     np.testing.assert_allclose(recorded_returns(bootstrapped, chunk), [4, 6, 8, -1000])
 
 
-def test_row_63_two_environments_with_zero_discounts_inside_episodes():
+def test_two_environments_with_zero_discounts_inside_episodes():
     """The steps of 3.5 as transitions; `x` stands where the original has a boundary step.
 
     What follows a zero discount is a beginning of its own: its rewards count (the original drops the first of them).
@@ -253,7 +253,7 @@ def test_factors_that_grow_out_of_float32_change_no_return_that_does_not_need_th
     np.testing.assert_array_equal(got, [21, 10, 4, *[np.inf] * 470, *2.0 ** np.arange(127, -1, -1), *[-1] * 99])
 
 
-def test_row_63_long_episodes_have_no_nan_and_discounts_multiply():
+def test_long_episodes_have_no_nan_and_discounts_multiply():
     rewards = np.random.default_rng(0).normal(size=2000)
     chunk = rewards_chunk(rewards, terminated=np.arange(2000) == 1999)
     got = recorded_returns(jb.EpisodicReturns(gamma=0.9, default=np.nan), chunk)
@@ -266,7 +266,7 @@ def test_row_63_long_episodes_have_no_nan_and_discounts_multiply():
     np.testing.assert_allclose(recorded_returns(settings, half), [1.75, 1.5, 1.0])
 
 
-def test_row_61_clearing_an_environment_clears_its_index_and_returns():
+def test_clearing_an_environment_clears_its_index_and_returns():
     buffer = jb.ReplayBuffer(
         jb.Episodic(), length=4, num_envs=2, lockstep=False, returns=jb.EpisodicReturns(0.5, -1000.0)
     )
@@ -283,7 +283,7 @@ def test_row_61_clearing_an_environment_clears_its_index_and_returns():
     np.testing.assert_allclose(stored_returns(buffer, state, 0, 4), [1.75, 1.5, 1.0, -1000.0])
 
 
-def test_row_58_the_earliest_rows_are_left_out():
+def test_the_earliest_rows_are_left_out():
     """A view that looks two rows back: no start among the first two rows, also of what is stored after a wrap."""
     for sampler in (jb.Prioritized(), jb.Episodic()):
         buffer = jb.ReplayBuffer(sampler, Older(), length=9)

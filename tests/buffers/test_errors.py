@@ -156,7 +156,7 @@ def test_bad_priorities_and_batches():
         buffer.sample(state, jax.random.key(0), 0)
 
 
-def test_row_9_unknown_parameters_are_refused_with_the_known_names():
+def test_unknown_parameters_are_refused_with_the_known_names():
     buffer = jb.prioritized(4, n=3)
     changed = jb.with_parameters(buffer, {"sampler.beta": 0.9, "view.gamma": 0.5})
     assert (changed.sampler.beta, changed.view.gamma) == (0.9, 0.5)

@@ -196,7 +196,7 @@ def numbered(length, num_finals=1, **options):
     return buffer, buffer.init(row), add
 
 
-def test_row_58_the_earliest_rows_are_no_starts_and_are_left_out():
+def test_the_earliest_rows_are_no_starts_and_are_left_out():
     """Of a ring of 9 rows in one long episode: after 8 adds starts from 2 on, after 14 adds from 7 on."""
     buffer, empty, add = numbered(LENGTH)
     for num_rows, first_start, first_whole in ((3, 2, 0), (8, 2, 0), (14, 7, 7)):

@@ -94,7 +94,7 @@ def test_ratio_says_how_many_samples_are_relabelled():
         assert abs((goals >= 0).mean() - ratio) < 5 * np.sqrt(ratio * (1 - ratio) / BATCH) + 1e-9
 
 
-def test_row_32_the_identity_changes_nothing():
+def test_the_identity_changes_nothing():
     buffer, state, _ = filled()
     expected = every_start(buffer.replace(view=jb.NStep(3, 0.9)), state)
     view = jb.Hindsight(jb.NStep(3, 0.9), achieved=lambda row: row.action, relabel=lambda row, _: row, ratio=1.0)
@@ -109,7 +109,7 @@ def every_start(buffer, state):
     return jax.tree.map(lambda leaf: jnp.where(legal.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), sample)
 
 
-def test_row_34_reward_and_termination_are_recomputed_and_stored_rows_untouched():
+def test_reward_and_termination_are_recomputed_and_stored_rows_untouched():
     view = jb.Hindsight(jb.NStep(1, 0.9), achieved="next_obs.x", relabel=relabel, strategy="future", ratio=1.0)
     buffer, state, _ = filled()
     before = jax.tree.map(np.array, state)

@@ -16,7 +16,7 @@ def collect(carry, state, sample):
     return carry + 1, state, sample
 
 
-def test_row_4_exactly_k_batches():
+def test_exactly_k_batches():
     buffer, state = number_buffer(8)
     state = helpers.add(buffer, state, scalars(range(8)))
     carry, _, samples = jb.scan_batches(

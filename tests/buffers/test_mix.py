@@ -39,7 +39,7 @@ def test_shares_are_rounded_up_and_leave_the_rest():
     assert split_batch(7, ()) == [7]
 
 
-def test_row_54_the_newest_starts_in_order_of_environments():
+def test_the_newest_starts_in_order_of_environments():
     """4 environments, ratio 0.5, 4 steps, 32 adds, B = 32: the first half is 28..31, four times each."""
     sampler = jb.Uniform("stratified", balanced=True)
     recipe = jb.guarantee_recent(64, 4, ratio=0.5, num_starts=4, sampler=sampler, lockstep=False)
@@ -104,7 +104,7 @@ def test_the_main_sampler_stands_in_for_one_of_several():
     assert_frequencies(np.bincount(np.ravel(positions[:, 3:]), minlength=9), np.ones(9))
 
 
-def test_row_66_prioritized_draws_mix_with_recent_ones():
+def test_prioritized_draws_mix_with_recent_ones():
     """Every start is drawn and weighted by its probability under the whole mixture."""
     buffer, state = prioritized_mix(beta=0.5)
     ages, weights = drawn(buffer, state, 40_000)

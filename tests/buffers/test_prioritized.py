@@ -39,7 +39,7 @@ def draw_counts(buffer, state, batch_size, seed=0):
     return np.bincount(slots, minlength=buffer.length * buffer.num_envs).tolist(), weights
 
 
-def test_row_18_priorities_are_raised_to_alpha():
+def test_priorities_are_raised_to_alpha():
     _, state = with_priorities([2.0], alpha=0.6, epsilon=0.1)
     np.testing.assert_allclose(helpers.leaves(state), [1.56074], rtol=1e-5)
 
@@ -57,7 +57,7 @@ def test_rows_whose_priorities_are_all_zero_are_drawn_alike(sampler, batch_size)
 
 
 @pytest.mark.parametrize("weighting", ["buffer", "batch"])
-def test_row_19_weights(weighting):
+def test_weights(weighting):
     buffer, state = with_priorities([1, 2, 3, 4], beta=0.5, weighting=weighting, **RAW)
     _, weights = draw_counts(buffer, state, 100)
     np.testing.assert_allclose([weights[slot] for slot in range(4)], [1, 0.70711, 0.57735, 0.5], rtol=1e-4)
@@ -71,7 +71,7 @@ def test_batch_weights_are_divided_by_the_largest_of_the_batch():
 
 
 @pytest.mark.parametrize("stratified", [True, False])
-def test_row_20_frequencies_follow_the_priorities(stratified):
+def test_frequencies_follow_the_priorities(stratified):
     priorities = np.random.default_rng(0).gamma(0.5, size=50) + 0.01
     buffer, state = with_priorities(priorities, stratified=stratified, **RAW)
     counts, _ = draw_counts(buffer, state, 100_000)
@@ -102,7 +102,7 @@ def test_the_weighted_mean_is_the_uniform_mean():
     assert abs((weights * values).sum() / weights.sum() - np.arange(40).mean()) < 0.25
 
 
-def test_row_21_alpha_zero_is_uniform_whatever_the_priorities():
+def test_alpha_zero_is_uniform_whatever_the_priorities():
     buffer, state = with_priorities([1, 2, 3, 4], alpha=0.0, epsilon=0.0)
     before, weights = draw_counts(buffer, state, 1000)
     assert before == [250] * 4
@@ -111,7 +111,7 @@ def test_row_21_alpha_zero_is_uniform_whatever_the_priorities():
     assert draw_counts(buffer, state, 1000)[0] == before
 
 
-def test_row_22_an_overwritten_slot_gets_the_priority_of_new_rows():
+def test_an_overwritten_slot_gets_the_priority_of_new_rows():
     buffer, state = with_priorities([5, 0.1, 2, 3], **RAW)
     state = helpers.add(buffer, state, scalars([4]))
     assert helpers.leaves(state)[0] == 5
@@ -119,7 +119,7 @@ def test_row_22_an_overwritten_slot_gets_the_priority_of_new_rows():
     assert helpers.leaves(state).tolist() == [5, 5, 5, 3]
 
 
-def test_row_23_a_zero_error_without_epsilon_keeps_weights_finite():
+def test_a_zero_error_without_epsilon_keeps_weights_finite():
     buffer, state = with_priorities([0, 1, 2], beta=0.5, **RAW)
     assert (helpers.leaves(state) > 0).all()
     sample = helpers.sample(buffer, state, jax.random.key(0), batch_size=64)
@@ -129,7 +129,7 @@ def test_row_23_a_zero_error_without_epsilon_keeps_weights_finite():
     assert helpers.sample(alone, only, jax.random.key(0), batch_size=4).weights.tolist() == [1] * 4
 
 
-def test_row_24_sequence_priorities_persist_for_several_environments():
+def test_sequence_priorities_persist_for_several_environments():
     view = jb.Sequence(2)
     buffer, state = number_buffer(6, 3, view=view, sampler=jb.Prioritized(eta=0.9, **RAW))
     state = helpers.add(buffer, state, scalars(range(5), 3))
@@ -148,7 +148,7 @@ def test_row_24_sequence_priorities_persist_for_several_environments():
 
 
 @pytest.mark.parametrize("fan_out", FAN_OUTS)
-def test_row_25_the_last_duplicate_wins(fan_out):
+def test_the_last_duplicate_wins(fan_out):
     buffer, state = with_priorities([1, 1, 1, 1], fan_out=fan_out, **RAW)
     state = helpers.update_priorities(buffer, state, handles([2, 0, 2, 2, 0]), jnp.array([5.0, 1, 6, 7, 3]))
     assert helpers.leaves(state).tolist() == [3, 1, 7, 1]
@@ -156,7 +156,7 @@ def test_row_25_the_last_duplicate_wins(fan_out):
     assert state.sampler.raw.tolist() == helpers.leaves(state).tolist()
 
 
-def test_row_55_counts_and_weights_of_growing_data():
+def test_counts_and_weights_of_growing_data():
     sampler = jb.Prioritized(initial=1.5, weighting="alf", **RAW)
     buffer, state = number_buffer(2, 4, sampler=sampler.replace(initial=1.0), lockstep=False)
     empty = buffer.init(jnp.float32(0))
@@ -175,7 +175,7 @@ def test_row_55_counts_and_weights_of_growing_data():
     assert draw_counts(buffer, state, 1000) == ([375, 125, 250, 250, 0, 0, 0, 0], {0: 1.5, 1: 0.5, 2: 1.0, 3: 1.0})
 
 
-def test_row_56_new_rows_get_the_largest_leaf_or_the_initial_priority():
+def test_new_rows_get_the_largest_leaf_or_the_initial_priority():
     buffer, state = number_buffer(4, sampler=jb.Prioritized(initial=2.0, **RAW))
     state = helpers.add(buffer, state, scalars([0]))
     assert helpers.leaves(state)[0] == 2
@@ -219,7 +219,7 @@ def test_importance_does_not_vanish_at_the_largest_priorities(scale):
     np.testing.assert_allclose(weights, 1, rtol=1e-6)
 
 
-def test_row_57_outdated_positions_are_ignored():
+def test_outdated_positions_are_ignored():
     buffer, state = with_priorities([1, 2, 3, 4], **RAW)
     state = helpers.add(buffer, state, scalars([4, 5]))
     updated = helpers.update_priorities(buffer, state, handles([0, 1, 6, -1]), jnp.full(4, 50.0))
@@ -228,7 +228,7 @@ def test_row_57_outdated_positions_are_ignored():
     chex.assert_trees_all_equal(outside, state)
 
 
-def test_row_59_short_environments_are_never_drawn_before_their_first_row():
+def test_short_environments_are_never_drawn_before_their_first_row():
     buffer, state = number_buffer(4, 3, view=jb.Sequence(3), sampler=jb.Prioritized(), lockstep=False)
     state = helpers.add(buffer, state, scalars([0, 1], 3))
     state = helpers.add(buffer, state, scalars([2], 1), env_ids=np.array([1]))
@@ -238,7 +238,7 @@ def test_row_59_short_environments_are_never_drawn_before_their_first_row():
     assert sample.batch.tolist() == [[0, 1, 2]] * 64
 
 
-def test_row_61_clear_clears_the_priorities_too():
+def test_clear_clears_the_priorities_too():
     buffer, state = number_buffer(4, 3, sampler=jb.Prioritized(), lockstep=False)
     state = helpers.add(buffer, state, scalars(range(6)[:4], 3))
     some = helpers.clear(buffer, state, jnp.array([0, 2]))

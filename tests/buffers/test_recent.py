@@ -29,7 +29,7 @@ def sized(state, size):
     return state._replace(storage=state.storage._replace(size=jnp.int32(size), head=jnp.int32(size)))
 
 
-def test_row_26_the_window_shrinks_as_published():
+def test_the_window_shrinks_as_published():
     buffer, state = number_buffer(100_000, sampler=jb.Recent(eta=0.996, c_min=5_000))
     progress = jnp.array([0, 1, 10, 25, 49]) / 50
     rows = window_rows(buffer, sized(state, 100_000), progress)
@@ -87,7 +87,7 @@ def test_rows_27_and_28_only_the_newest_rows_are_drawn_also_after_a_wrap(inside)
         assert positions(many, state, 0.99) == set(range(max(num_rows - 8, 0), num_rows))
 
 
-def test_row_27_fewer_slots_than_c_min_are_drawn_uniformly():
+def test_fewer_slots_than_c_min_are_drawn_uniformly():
     buffer, state = filled(jb.Recent(eta=0.9, c_min=5_000.0), 12, num_envs=3)
     sample = helpers.sample(buffer, state, jax.random.key(1), batch_size=10_000, progress=0.9)
     counts = np.zeros((8, 3))
@@ -121,7 +121,7 @@ def prioritized_case(lockstep, stratified):
 
 
 @pytest.mark.parametrize(("lockstep", "stratified"), [(True, True), (False, False)])
-def test_row_30_priorities_count_within_the_window_and_so_do_the_weights(lockstep, stratified):
+def test_priorities_count_within_the_window_and_so_do_the_weights(lockstep, stratified):
     """w = (c_k P)^-beta over its largest in the window; updates reach the rows that were drawn."""
     buffer, state = prioritized_case(lockstep, stratified)
     heads = np.broadcast_to(state.storage.head, 3)
@@ -174,7 +174,7 @@ def etas(buffer, state, returns):
     return jax.lax.scan(step, state, returns)[1]
 
 
-def test_row_29_eta_follows_the_returns():
+def test_eta_follows_the_returns():
     buffer, state = number_buffer(4, sampler=jb.Recent(eta=0.99, adaptive=True))
     rng = np.random.default_rng(0)
     ramp = np.arange(60.0)

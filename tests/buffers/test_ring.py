@@ -21,7 +21,7 @@ def filled(length, values, num_envs=1, **options):
     return buffer, state
 
 
-def test_row_1_six_rows_in_a_ring_of_four():
+def test_six_rows_in_a_ring_of_four():
     buffer, state = filled(4, range(6))
     assert state.storage.data[:, 0].tolist() == [4, 5, 2, 3]
     assert int(state.storage.head) % 4 == 2
@@ -42,14 +42,14 @@ def test_chunks_of_every_size_equal_single_rows(length):
             chex.assert_trees_all_equal(chunked, single)
 
 
-def test_row_2_add_leaves_its_input_alone():
+def test_add_leaves_its_input_alone():
     buffer, state = filled(4, range(3))
     before = jax.tree.map(np.array, state)
     helpers.add(buffer, state, scalars([9]))
     chex.assert_trees_all_equal(jax.tree.map(np.array, state), before)
 
 
-def test_row_5_slices_are_appended_also_to_an_empty_buffer():
+def test_slices_are_appended_also_to_an_empty_buffer():
     buffer, state = number_buffer(4)
     state = helpers.add(buffer, state, scalars([0, 1, 2]))
     rows, stored = buffer.slice(state, 1, 2)
@@ -63,7 +63,7 @@ def test_row_5_slices_are_appended_also_to_an_empty_buffer():
         transitions.add(transitions.init(jb.Transition(*[0.0] * 6)), ragged)
 
 
-def test_row_6_a_slice_is_a_copy():
+def test_a_slice_is_a_copy():
     buffer, state = filled(4, range(6))
     rows, _ = buffer.slice(state, 0, 4)
     donated = jax.jit(jb.ReplayBuffer.add, donate_argnums=1)(buffer, state, scalars([7, 8]))
@@ -71,7 +71,7 @@ def test_row_6_a_slice_is_a_copy():
     assert host.gather_all(buffer, donated)[:, 0].tolist() == [4, 5, 7, 8]
 
 
-def test_row_7_nested_rows_keep_their_dtypes():
+def test_nested_rows_keep_their_dtypes():
     buffer = jb.uniform(3, 2)
     state = buffer.init(EXAMPLE)
     state = helpers.add(buffer, state, stack([[transition(200), transition(201)]]))
@@ -93,7 +93,7 @@ def test_any_pytree_and_dtype_comes_back_unchanged():
     chex.assert_trees_all_equal(buffer.init(struct), buffer.init(row))
 
 
-def test_row_8_taking_everything_out_and_putting_it_back():
+def test_taking_everything_out_and_putting_it_back():
     buffer, state = filled(4, range(6))
     rows = host.gather_all(buffer, state)
     emptied = buffer.clear(state)
@@ -104,7 +104,7 @@ def test_row_8_taking_everything_out_and_putting_it_back():
     assert int(again.storage.head) % 4 == int(state.storage.head) % 4
 
 
-def test_row_51_some_environments_at_a_time():
+def test_some_environments_at_a_time():
     buffer, state = number_buffer(4, 8, lockstep=False)
     state = helpers.add(buffer, state, scalars([0], 3), env_ids=np.array([0, 4, 7]))
     assert state.storage.size.tolist() == state.storage.head.tolist() == [1, 0, 0, 0, 1, 0, 0, 1]
@@ -121,7 +121,7 @@ def test_row_51_some_environments_at_a_time():
     assert int(buffer.size(buffer.clear(state))) == 0
 
 
-def test_row_60_everything_in_order_of_time():
+def test_everything_in_order_of_time():
     buffer, state = filled(4, [])
     assert host.gather_all(buffer, state).shape == (0, 1)
     buffer, state = filled(4, range(7), num_envs=2)
@@ -132,7 +132,7 @@ def test_row_60_everything_in_order_of_time():
     assert rows[:2, 0].tolist() == [0, 1]
 
 
-def test_row_64_dequeue_across_the_wrap():
+def test_dequeue_across_the_wrap():
     buffer, state = number_buffer(4, 2, lockstep=False)
     for value in range(10):
         state = helpers.add(buffer, state, scalars([value], 2))
@@ -148,7 +148,7 @@ def test_row_64_dequeue_across_the_wrap():
     assert stored.T.tolist() == [[True, True], [False, False]]
 
 
-def test_row_64_drop_oldest_of_a_subset():
+def test_drop_oldest_of_a_subset():
     buffer, state = number_buffer(4, 3, lockstep=False)
     for value in range(5):
         state = helpers.add(buffer, state, scalars([value], 3))
@@ -159,7 +159,7 @@ def test_row_64_drop_oldest_of_a_subset():
     assert state.storage.size.tolist() == [0, 1, 0]
 
 
-def test_row_65_named_fields_at_positions():
+def test_named_fields_at_positions():
     buffer = jb.uniform(4, 2)
     state = buffer.init(EXAMPLE)
     for number in range(0, 12, 2):

@@ -62,7 +62,6 @@ def reference_path(reward, value, last_value, gamma=GAMMA, lam=LAMBDA):
 
 
 def test_discount_cumsum():
-    """Row 68."""
     np.testing.assert_allclose(jb.discount_cumsum(jnp.array([1.0, 2, 3]), 0.5), [2.75, 3.5, 3])
     two = jb.discount_cumsum(jnp.array([[1, 1], [2, 2], [3, 3]]), jnp.array([[0.5, 1.0], [0.5, 0.0], [9.0, 9.0]]))
     np.testing.assert_allclose(two, [[2.75, 3], [3.5, 2], [3, 3]])
@@ -93,7 +92,7 @@ def test_what_is_not_finite_stays_within_its_own_path(returns, normalize, bad):
 
 
 def test_hand_worked_advantages_and_returns():
-    """Row 69: gamma 0.9, lambda 0.8, cut off with a last value of 2; row 71: the return is the return."""
+    """Gamma 0.9, lambda 0.8, cut off with a last value of 2; the return is the return."""
     rollout, _ = make(3)
     batch = rollout.advantages(GOLDEN, jnp.array([[9.0], [9.0], [2.0]]))  # only the last one is read
     np.testing.assert_allclose(batch.advantage[:, 0], GOLDEN_ADVANTAGE, rtol=1e-6)
@@ -108,7 +107,7 @@ def test_hand_worked_advantages_and_returns():
     ("flag", "last_value"), [("terminated", 0.0), ("truncated", 2.0), (None, 2.0)], ids=["over", "cut off", "goes on"]
 )
 def test_what_comes_behind_the_end(flag, last_value):
-    """Row 70: nothing when terminated, the given value of the final observation when cut off."""
+    """Nothing when terminated, the given value of the final observation when cut off."""
     rollout, state = make(3)
     chunk = GOLDEN if flag is None else GOLDEN._replace(**{flag: column([False, False, True])})
     given = jnp.full((3, 1), 2.0)
@@ -150,7 +149,7 @@ def test_random_chunks_match_the_sums_path_by_path():
 
 @pytest.mark.parametrize("offset", range(5))
 def test_paths_that_wrap_or_fill_the_buffer_are_like_any_other(offset):
-    """Row 72: rows stored one by one from every offset, in a ring just as long as the path and in a longer one."""
+    """Rows stored one by one from every offset, in a ring just as long as the path and in a longer one."""
     for length in (3, 5):
         rollout, state = make(length)
         for number in range(offset):
@@ -225,7 +224,6 @@ def test_random_streams_match_the_model_through_wraps():
 
 
 def test_advantages_are_normalized_over_valid_rows_only_and_never_in_place():
-    """Row 71."""
     rollout, state = make(8, normalize=True, epsilon=1e-3)
     state = finish_path(rollout, add(rollout, state, GOLDEN), jnp.array([2.0]))
     state = add(rollout, state, GOLDEN)  # an open path, and two rows that were never written
@@ -241,7 +239,6 @@ def test_advantages_are_normalized_over_valid_rows_only_and_never_in_place():
 
 
 def test_sampled_rows_are_distinct_and_masked_where_there_are_too_few():
-    """Row 73."""
     rollout, state = make(8)
     state = finish_path(rollout, add(rollout, state, GOLDEN), jnp.array([2.0]))
     state = add(rollout, state, GOLDEN._replace(obs=column([3, 4, 5])))
@@ -264,7 +261,7 @@ def test_sampled_rows_are_distinct_and_masked_where_there_are_too_few():
 
 
 def test_a_simple_replay_buffer_is_a_first_in_first_out_ring_with_distinct_draws():
-    """Row 74: capacity 4 and 6 rows leave 4, 5, 2, 3 in the ring, the next one going to row 2."""
+    """Capacity 4 and 6 rows leave 4, 5, 2, 3 in the ring, and the next row goes to place 2."""
     buffer, state = number_buffer(4, sampler=jb.Uniform(method="distinct"))
     for number in range(6):
         state = buffer.add(state, scalars([number]))

@@ -54,7 +54,7 @@ def assert_uniform(counts):
 
 
 @pytest.mark.parametrize("method", ["independent", "stratified", "distinct"])
-def test_row_3_every_stored_slot_is_equally_likely(method):
+def test_every_stored_slot_is_equally_likely(method):
     buffer, state = filled(10, 13, num_envs=3, sampler=jb.Uniform(method))
     partly, partly_state = filled(10, 7, num_envs=3, sampler=jb.Uniform(method))
     for case, case_state, rows in ((buffer, state, range(3, 13)), (partly, partly_state, range(7))):
@@ -117,7 +117,7 @@ def test_balanced_environments_get_equal_shares_in_order(method):
         assert (valid & (env == 2)).sum(axis=1).max() == 1
 
 
-def test_row_52_starts_of_sequences():
+def test_starts_of_sequences():
     buffer, state = filled(8, 6, view=jb.Sequence(2))
     _, position, _ = drawn_starts(buffer, state, 200, 16)
     assert set(position.ravel().tolist()) == set(range(5))
@@ -144,7 +144,7 @@ def test_balanced_draws_on_the_host_need_a_start_in_every_environment():
     assert host.sample(buffer, state, jax.random.key(0), 3).handle.env.tolist() == [0, 1, 2]
 
 
-def test_row_53_as_many_strata_as_starts_draw_each_once():
+def test_as_many_strata_as_starts_draw_each_once():
     buffer, state = filled(10, 13, num_envs=3, sampler=jb.Uniform("stratified"))
     env, position, _ = drawn_starts(buffer, state, 50, 30)
     slots = np.sort((position - 3) * 3 + env, axis=1)

@@ -27,7 +27,7 @@ def n_step_batch(n, gamma, rewards, terminated=None, truncated=None, length=None
     return jax.tree.map(lambda leaf: np.asarray(leaf)[order], sample.batch)
 
 
-def test_row_13_one_step_is_the_plain_transition():
+def test_one_step_is_the_plain_transition():
     rewards, ends = [1.5, -2.0, 3.0], [False, True, False]
     batch = n_step_batch(1, 0.9, rewards, terminated=ends)
     assert batch.obs.tolist() == [0, 1, 2]
@@ -36,7 +36,7 @@ def test_row_13_one_step_is_the_plain_transition():
     assert batch.next_obs.tolist() == [1, 2, 3]
 
 
-def test_row_14_three_steps_without_an_end():
+def test_three_steps_without_an_end():
     batch = n_step_batch(3, 0.9, [1] * 5)
     np.testing.assert_allclose(batch.reward[:3], 2.71, rtol=1e-6)
     np.testing.assert_allclose(batch.discount[:3], 0.729, rtol=1e-6)
@@ -49,13 +49,13 @@ def test_windows_shorten_at_the_write_head():
     np.testing.assert_allclose(batch.discount[3:], [0.81, 0.9], rtol=1e-6)
 
 
-def test_row_15_a_termination_inside_the_window_ends_it():
+def test_a_termination_inside_the_window_ends_it():
     batch = n_step_batch(3, 0.9, [1] * 5, terminated=[False, True, False, False, False])
     np.testing.assert_allclose(batch.reward[:3], [1.9, 1.0, 2.71], rtol=1e-6)
     np.testing.assert_allclose(batch.discount[:3], [0, 0, 0.729], rtol=1e-6)
 
 
-def test_row_16_a_truncation_inside_the_window_bootstraps_from_its_own_episode():
+def test_a_truncation_inside_the_window_bootstraps_from_its_own_episode():
     batch = n_step_batch(3, 0.9, [1] * 5, truncated=[False, True, False, False, False])
     np.testing.assert_allclose(batch.reward[:3], [1.9, 1.0, 2.71], rtol=1e-6)
     np.testing.assert_allclose(batch.discount[:3], [0.81, 0.9, 0.729], rtol=1e-6)
@@ -63,7 +63,7 @@ def test_row_16_a_truncation_inside_the_window_bootstraps_from_its_own_episode()
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_row_17_no_window_crosses_the_write_head_after_the_wrap(n):
+def test_no_window_crosses_the_write_head_after_the_wrap(n):
     """Rewards are powers of two, so a sum names its rows."""
     count, length = 15, 6
     batch = n_step_batch(n, 1.0, 2.0 ** np.arange(count), length=length)
