@@ -14,6 +14,7 @@ from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import NATURE, Torso
 from algorithms.runs.host_evaluation import evaluate_on_host
 from algorithms.runs.host_loop import train_on_host
+from algorithms.runs.policy import Policy, load_policy
 from algorithms.training.collection import collect
 from algorithms.training.evaluation import evaluate
 from algorithms.training.loop import TrainState, train
@@ -50,6 +51,7 @@ __all__ = [
     "Normalized",
     "Optimizer",
     "Plan",
+    "Policy",
     "Recurrent",
     "RepulsionKL",
     "RewardPrediction",
@@ -61,6 +63,7 @@ __all__ = [
     "environments",
     "evaluate",
     "evaluate_on_host",
+    "load_policy",
     "train",
     "train_on_host",
     "train_step",

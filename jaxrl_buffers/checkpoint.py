@@ -95,7 +95,7 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
         durable.remove_folder(steps[number])
 
 
-def restore(path: str | os.PathLike[str], like: PyTree) -> PyTree:
+def restore(path: str | os.PathLike[str], like: PyTree, partial: bool = False) -> PyTree:
     """Return the saved state, bit for bit, on the default device.
 
     When the newest step is damaged or incomplete, this warns and returns the one before it.
@@ -104,16 +104,20 @@ def restore(path: str | os.PathLike[str], like: PyTree) -> PyTree:
         path: the folder given to `save`.
         like: a state of the same structure, shapes and dtypes, such as `ShapeDtypeStruct`s from `jax.eval_shape`.
             Leaves that are NumPy arrays here are restored as NumPy arrays.
+        partial: read only the leaves of `like`, which may have `()` or `None` in the place of other parts of the state.
 
     Raises:
         FileNotFoundError: if there is no checkpoint, or if all steps are damaged.
         ValueError: if structure, shapes or dtypes differ from `like`, or if the format version is unknown.
     """
-    return restore_with_metadata(path, like).state
+    return restore_with_metadata(path, like, partial=partial).state
 
 
 def restore_with_metadata(
-    path: str | os.PathLike[str], like: PyTree, check: Callable[[dict[str, Any]], None] = lambda metadata: None
+    path: str | os.PathLike[str],
+    like: PyTree,
+    check: Callable[[dict[str, Any]], None] = lambda metadata: None,
+    partial: bool = False,
 ) -> Restored:
     """Return the state as `restore` does, and the metadata that was saved with it.
 
@@ -121,12 +125,15 @@ def restore_with_metadata(
         path: the folder given to `save`.
         like: a state of the same structure, shapes and dtypes.
         check: called with the metadata before the state is read. It may raise an error to stop here.
+        partial: as in `restore`.
     """
 
     def read(step: Path) -> Restored:
         manifest = _read_manifest(step)
         check(manifest["metadata"])
-        _check_same(step, manifest["leaves"], saved_leaves.kinds(like))
+        wanted = saved_leaves.kinds(like)
+        stored = {name: record["kind"] for name, record in manifest["leaves"].items()}
+        _check_same(step, {name: stored[name] for name in stored if name in wanted or not partial}, wanted)
         return Restored(_read_state(step, manifest, like), manifest["metadata"])
 
     return _newest(path, read)
@@ -244,8 +251,7 @@ def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
         raise _damaged(step, str(error)) from error
 
 
-def _check_same(step: Path, records: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
-    stored = {name: record["kind"] for name, record in records.items()}
+def _check_same(step: Path, stored: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     for name in {**wanted, **stored}:
         if stored.get(name) != wanted.get(name):
             raise ValueError(

@@ -46,7 +46,7 @@ def make(
     factory = functools.partial(_find(name), **options)
     if "num_envs" in inspect.signature(factory).parameters:
         gymnasium.refuse_obs_dtype(name, obs_dtype)
-        return gymnasium.from_vectors(lambda num_envs: factory(num_envs=num_envs), name)
+        return gymnasium.from_vectors(lambda num_envs, **more: factory(num_envs=num_envs, **more), name)
     env = factory()
     if isinstance(env, (Environment, HostEnvironment)):
         return env

@@ -118,10 +118,12 @@ class HostEnvironment:
 
     Args:
         name: what to call it.
-        make_vector: `make_vector(num_envs)` makes that many environments side by side.
-        obs: shapes and dtypes of one observation.
+        make_vector: `make_vector(num_envs, **options)` makes that many environments side by side; options are those of
+            `gymnasium.make`, such as `render_mode`.
+        obs: shapes and dtypes of one observation, encoded.
         action_space: what an agent may do.
         max_episode_length: the time limit, if it is known.
+        spaces: Gymnasium's own, of one observation and of one action.
 
     Example:
         >>> from algorithms import environments
@@ -133,19 +135,28 @@ class HostEnvironment:
     """
 
     name: str
-    make_vector: Callable[[int], VectorEnv]
+    make_vector: Callable[..., VectorEnv]
     obs: PyTree
     action_space: Space
     max_episode_length: int | None
+    spaces: tuple[gymnasium.Space, gymnasium.Space]
     goal: None = None
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""
         return transition_like(self.obs, self.action_space, extras)
 
-    def start(self, num_envs: int, seed: int) -> Stepper:
-        """Begin `N` episodes."""
-        vector = self.make_vector(num_envs)
+    def encode(self, obs: Any) -> PyTree:
+        """Return observations as Gymnasium has them, one or many, as the arrays that agents see."""
+        return spaces.encode(self.spaces[0], obs)
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        """Return actions `[N, ...]` of an agent as Gymnasium takes them."""
+        return spaces.decode_actions(self.spaces[1], action)
+
+    def start(self, num_envs: int, seed: int, **options: Any) -> Stepper:
+        """Begin `N` episodes; `options` are those of `gymnasium.make`."""
+        vector = self.make_vector(num_envs, **options)
         if vector.num_envs != num_envs:
             raise ValueError(f"{self.name} was asked for {num_envs} environments and made {vector.num_envs}.")
         stepper = Stepper(vector, self.name)
@@ -193,12 +204,12 @@ def make(
 
 
 def from_factory(
-    make_one: Callable[[], gymnasium.Env], name: str, use_processes: bool = False, example: gymnasium.Env | None = None
+    make_one: Callable[..., gymnasium.Env], name: str, use_processes: bool = False, example: gymnasium.Env | None = None
 ) -> HostEnvironment:
     """Return the environments that a function makes, one at a time; `example` is a first one, if there is one."""
 
-    def make_vector(num_envs: int) -> VectorEnv:
-        makers, mode = [make_one] * num_envs, AutoresetMode.DISABLED
+    def make_vector(num_envs: int, **options: Any) -> VectorEnv:
+        makers, mode = [functools.partial(make_one, **options)] * num_envs, AutoresetMode.DISABLED
         if use_processes:  # begun afresh: JAX has threads, and copies of a process with threads may wait for ever
             return AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode)
         return SyncVectorEnv(makers, autoreset_mode=mode)
@@ -207,10 +218,10 @@ def from_factory(
     obs, action = spaces.structure(env.observation_space), spaces.action_space(env.action_space, name)
     limit = _time_limit(env)
     env.close()
-    return HostEnvironment(name, make_vector, obs, action, limit)
+    return HostEnvironment(name, make_vector, obs, action, limit, (env.observation_space, env.action_space))
 
 
-def from_vectors(make_vector: Callable[[int], VectorEnv], name: str) -> HostEnvironment:
+def from_vectors(make_vector: Callable[..., VectorEnv], name: str) -> HostEnvironment:
     """Return the environments that a function of their number makes, all at once."""
     vector = make_vector(1)
     if not isinstance(vector, VectorEnv):
@@ -219,7 +230,8 @@ def from_vectors(make_vector: Callable[[int], VectorEnv], name: str) -> HostEnvi
     action = spaces.action_space(vector.single_action_space, name)
     limit = None if vector.spec is None else vector.spec.max_episode_steps
     vector.close()
-    return HostEnvironment(name, make_vector, obs, action, limit)
+    own = vector.single_observation_space, vector.single_action_space
+    return HostEnvironment(name, make_vector, obs, action, limit, own)
 
 
 def refuse_obs_dtype(name: str, obs_dtype: str | None) -> None:
@@ -230,13 +242,13 @@ def refuse_obs_dtype(name: str, obs_dtype: str | None) -> None:
         )
 
 
-def _preprocessed(make_one: Callable[[], gymnasium.Env], frame_skip: int) -> gymnasium.Env:
-    return gymnasium.wrappers.AtariPreprocessing(make_one(), frame_skip=frame_skip, screen_size=ATARI_SIZE)
+def _preprocessed(make_one: Callable[..., gymnasium.Env], frame_skip: int, **options: Any) -> gymnasium.Env:
+    return gymnasium.wrappers.AtariPreprocessing(make_one(**options), frame_skip=frame_skip, screen_size=ATARI_SIZE)
 
 
-def _stacked(make_one: Callable[[], gymnasium.Env], size: int) -> gymnasium.Env:
+def _stacked(make_one: Callable[..., gymnasium.Env], size: int, **options: Any) -> gymnasium.Env:
     """Put observations together along a new last axis; Gymnasium itself makes it the first one."""
-    env = gymnasium.wrappers.FrameStackObservation(make_one(), size)
+    env = gymnasium.wrappers.FrameStackObservation(make_one(**options), size)
     space = env.observation_space
     if not isinstance(space, gymnasium.spaces.Box):
         raise ValueError(f"environment(frame_stack={size}): {env} shows {space}; only arrays can be stacked.")

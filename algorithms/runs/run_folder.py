@@ -149,18 +149,19 @@ class RunFolder:
             )
         return False
 
-    def restore(self, like: PyTree, furthest: bool = False) -> tuple[PyTree, dict[str, Any]]:
+    def restore(self, like: PyTree, furthest: bool = False, partial: bool = False) -> tuple[PyTree, dict[str, Any]]:
         """Return the state and the progress of the checkpoint, which must be one of the settings in the folder.
 
         Args:
             like: shapes and dtypes of the state.
             furthest: take the last state even if its agent is not finite, else only if there is no other.
+            partial: read only the leaves of `like`.
         """
         if not self.has_checkpoint:
             raise ValueError(f"{self.path} holds no checkpoint; --resume {self.path} begins the run.")
         try:
             path = self._chosen_checkpoint(furthest)
-            state, progress = checkpoint.restore_with_metadata(path, like, self._check_same)
+            state, progress = checkpoint.restore_with_metadata(path, like, self._check_same, partial)
         except FileNotFoundError as error:
             raise ValueError(f"{error}") from None
         return state, {name: value for name, value in progress.items() if name != "settings"}

@@ -291,3 +291,20 @@ def test_a_killed_process_leaves_the_last_checkpoint_readable(tmp_path):
         assert (np.asarray(state["count"]) == count).all()
         checkpoint.save(folder, state)
         assert len(list(folder.iterdir())) == 2
+
+
+def test_a_part_of_a_state_is_read_without_the_rest(tmp_path):
+    state = {"agent": jnp.arange(3.0), "buffer": jnp.ones((4, 5)), "key": jax.random.key(1)}
+    checkpoint.save(tmp_path, state)
+    like = {"agent": jax.ShapeDtypeStruct((3,), jnp.float32), "buffer": (), "key": None}
+    part = checkpoint.restore(tmp_path, like, partial=True)
+    np.testing.assert_array_equal(part["agent"], state["agent"])
+    assert part["buffer"] == ()
+    assert part["key"] is None
+    with pytest.raises(
+        ValueError, match=r"holds float32\[4, 5\] for leaf \['buffer'\], but the state to restore has no"
+    ):
+        checkpoint.restore(tmp_path, like)
+    for other in ({"agent": jax.ShapeDtypeStruct((4,), jnp.float32)}, {"other": jnp.zeros(())}):
+        with pytest.raises(ValueError, match="for leaf"):
+            checkpoint.restore(tmp_path, other, partial=True)

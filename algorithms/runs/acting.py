@@ -1,0 +1,52 @@
+"""Acting by a trained agent, outside of training."""
+
+from __future__ import annotations
+
+import jax
+
+from algorithms.training.collection import where_env
+from algorithms.types import Agent
+from algorithms.wrappers._base import Wrapper
+from algorithms.wrappers.recurrence import Recurrent
+from jaxrl_buffers.types import PyTree
+
+
+def act(
+    agent: Agent,
+    state: PyTree,
+    obs: PyTree,
+    carry: PyTree,
+    is_first: jax.Array,
+    key: jax.Array,
+    deterministic: bool,
+) -> tuple[PyTree, PyTree]:
+    """Return actions `[N, ...]` and the next carry; consumes `key`.
+
+    Args:
+        agent: the algorithm.
+        state: its state.
+        obs: `[N, ...]`.
+        carry: what is remembered, `[N, ...]`.
+        is_first: `bool[N]`, where an episode begins, so that nothing is remembered.
+        key: a PRNG key.
+        deterministic: act without exploration.
+    """
+    fresh = agent.initial_carry(is_first.shape[0])
+    carry = jax.tree.map(lambda new, old: where_env(is_first, new, old), fresh, carry)
+    action, carry, _ = agent.act(state, obs, carry, key, deterministic)
+    return action, carry
+
+
+def needs_carry(agent: Agent, deterministic: bool) -> bool:
+    """Tell whether actions depend on what is remembered: on a memory, or on noise that goes on from step to step."""
+    if not jax.tree.leaves(jax.eval_shape(lambda: agent.initial_carry(1))):
+        return False
+    return not deterministic or _has_memory(agent)
+
+
+def _has_memory(agent: Agent) -> bool:
+    while isinstance(agent, Wrapper):
+        if isinstance(agent, Recurrent):
+            return True
+        agent = agent.agent
+    return False

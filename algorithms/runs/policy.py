@@ -1,0 +1,173 @@
+"""What one takes out of a run: a function from observations to actions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from algorithms.environments import Described
+from algorithms.environments.gymnasium import HostEnvironment
+from algorithms.runs import _observations as observations
+from algorithms.runs import acting
+from algorithms.runs.build import build
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.watch import num_nonfinite
+from algorithms.training.loop import TrainState
+from algorithms.types import Agent
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers.types import PyTree
+
+_act = jax.jit(acting.act, static_argnames=("deterministic",))  # one program for all policies of an agent
+
+
+class Policy:
+    """A function from observations to actions, as compiled code.
+
+    `policy(obs)` returns one action for an observation of the environment's shape, and actions `[N, ...]` for
+    observations `[N, ...]`. NumPy arrays give NumPy arrays; inside of `jit`, and for arrays of JAX, actions are arrays
+    of JAX. For environments of Gymnasium, observations and actions are as its `step` returns and takes them.
+
+    Args:
+        agent: an algorithm.
+        state: its state, such as `train(...)[0].agent`.
+        env: the environment for which it was trained.
+
+    Example:
+        >>> from algorithms import DDQN, environments
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = DDQN(env.action_space)
+        >>> policy = Policy(agent, agent.init(jax.random.key(0), env.obs, env.action_space.example), env)
+        >>> policy(np.zeros(4)).shape, policy(np.zeros((3, 4))).shape
+        ((), (3,))
+    """
+
+    def __init__(self, agent: Agent, state: PyTree, env: Described):
+        self.agent, self.state, self.env = agent, state, env
+        self._num_drawn = 0
+        self._key = jax.random.key(0)
+
+    def __call__(self, obs: PyTree, deterministic: bool = True, key: jax.Array | int | None = None) -> Any:
+        """Return the action for an observation, or actions `[N, ...]` for `N` of them.
+
+        Args:
+            obs: one observation, or `[N, ...]`.
+            deterministic: the best action; False to explore as in training.
+            key: of what is random, a PRNG key or a number. Without one, every call draws anew, and a policy that is
+                loaded again draws the same.
+
+        Raises:
+            ValueError: if actions depend on earlier steps; use `act`.
+        """
+        if acting.needs_carry(self.agent, deterministic):
+            raise ValueError(
+                "these actions depend on earlier steps; carry what is remembered along: `carry = "
+                "policy.initial_carry()`, then `action, carry = policy.act(obs, carry)` in every step."
+            )
+        return self.act(obs, None, deterministic=deterministic, key=key)[0]
+
+    def initial_carry(self, num_envs: int | None = None) -> PyTree:
+        """Return what is remembered at the start of an episode, or of `num_envs` episodes side by side."""
+        carry = self.agent.initial_carry(1 if num_envs is None else num_envs)
+        return _entry(carry, 0) if num_envs is None else carry
+
+    def act(
+        self,
+        obs: PyTree,
+        carry: PyTree,
+        is_first: Any = False,
+        deterministic: bool = True,
+        key: jax.Array | int | None = None,
+    ) -> tuple[Any, PyTree]:
+        """Return the action, or actions `[N, ...]`, and what to remember for the next step.
+
+        Args:
+            obs: one observation, or `[N, ...]`.
+            carry: what the last call returned, or `initial_carry`; None at the start of all episodes.
+            is_first: `bool[N]`, or one for all: where an episode begins, so that nothing is remembered.
+            deterministic: as in `policy(obs)`.
+            key: as in `policy(obs)`.
+        """
+        obs, is_one = observations.batched(self.env, obs)
+        leaves = jax.tree.leaves(obs)
+        num_envs = leaves[0].shape[0]
+        if carry is None:
+            carry = self.agent.initial_carry(num_envs)
+        elif is_one:
+            carry = jax.tree.map(lambda leaf: leaf[None], carry)
+        _check_carry(carry, jax.eval_shape(lambda: self.agent.initial_carry(num_envs)))
+        is_first = jnp.broadcast_to(jnp.asarray(is_first, bool), (num_envs,))
+        key = self._key if deterministic else self._drawn_key(key, leaves)
+        action, carry = _act(self.agent, self.state, obs, carry, is_first, key, deterministic)
+        if not any(isinstance(leaf, jax.Array) for leaf in leaves):
+            action = np.asarray(action)
+            action = self.env.decode(action) if isinstance(self.env, HostEnvironment) else action
+        return (action[0], _entry(carry, 0)) if is_one else (action, carry)
+
+    def _drawn_key(self, key: jax.Array | int | None, leaves: list[Any]) -> jax.Array:
+        if key is not None:
+            return key if isinstance(key, jax.Array) else jax.random.key(key)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            raise ValueError(
+                "policy(deterministic=False) needs a `key` inside of jit, or it would draw the same always."
+            )
+        self._num_drawn += 1
+        return jax.random.fold_in(self._key, self._num_drawn)
+
+
+def load_policy(run: str | os.PathLike[str], seed: int = 0) -> Policy:
+    """Return the policy of a run, finished or not: that of its last checkpoint whose numbers are all finite.
+
+    Args:
+        run: the folder of the run.
+        seed: which of the run's seeds, counted from 0.
+
+    Raises:
+        ValueError: if there is no such run, checkpoint or seed.
+    """
+    policies = load_policies(run)
+    require_integer("load_policy", "seed", seed, 0)
+    if seed >= len(policies):
+        known = "the seed 0 only" if len(policies) == 1 else f"the seeds 0 to {len(policies) - 1}"
+        raise ValueError(f"load_policy(seed={seed}): {run} has {known}.")
+    return policies[seed]
+
+
+def load_policies(run: str | os.PathLike[str]) -> list[Policy]:
+    """Return the policies of all seeds of a run; see `load_policy`."""
+    folder = RunFolder(run)
+    settings = folder.settings()
+    agent, _, env, _ = build(settings)
+    like = jax.eval_shape(lambda key: agent.init(key, env.obs, env.action_space.example), jax.random.key(0))
+    if settings.num_seeds > 1:
+        axis = settings.num_seeds
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((axis, *leaf.shape), leaf.dtype), like)
+    # Only what the agent is: the buffer beside it may be larger than the memory.
+    nothing: Any = ()
+    parts = TrainState(like, *[nothing] * (len(TrainState._fields) - 1))
+    state = folder.restore(parts, partial=True)[0].agent
+    if num_nonfinite(state):
+        raise ValueError(f"{folder.path} has no checkpoint whose agent is finite, so there is no policy to load.")
+    if settings.num_seeds == 1:
+        return [Policy(agent, state, env)]
+    return [Policy(agent, _entry(state, index), env) for index in range(settings.num_seeds)]
+
+
+def _check_carry(carry: PyTree, like: PyTree) -> None:
+    """Refuse what cannot be carried along."""
+    got, needed = (
+        [jax.tree.structure(one), *(tuple(leaf.shape) for leaf in jax.tree.leaves(one))] for one in (carry, like)
+    )
+    if got != needed:
+        raise ValueError(
+            f"got a carry of shapes {got[1:]} where {needed[1:]} are needed; begin with `policy.initial_carry()` for "
+            "one observation, or `policy.initial_carry(num_envs)`, and hand on what `act` returns."
+        )
+
+
+def _entry(values: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], values)
