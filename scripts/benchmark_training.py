@@ -193,7 +193,7 @@ def _parts(cell: Cell) -> dict[str, Repeat]:
     state = jax.jit(lambda key: loop.init(key, agent, buffer, env, plan))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), STEPS)
     sample = jax.jit(lambda state: buffer.sample(state, keys[0], BATCH_SIZE))(state.buffer)
-    grads, _ = jax.jit(lambda state, sample: agent.gradients(state, sample, keys[0], 0))(state.agent, sample)
+    grads, _ = jax.jit(lambda state, sample: agent.gradients(state, sample, keys[0]))(state.agent, sample)
 
     def collect(collector: Any, key: jax.Array) -> Any:
         key_act, key_env = jax.random.split(key)
@@ -207,7 +207,7 @@ def _parts(cell: Cell) -> dict[str, Repeat]:
         return buffer.update_priorities(carry, drawn.handle, drawn.batch.reward), _consumed(drawn.batch)
 
     def gradients(agent_state: Any, key: jax.Array) -> Any:
-        new, info = agent.gradients(agent_state, sample, key, 0)
+        new, info = agent.gradients(agent_state, sample, key)
         # The next step waits for these gradients, as it would if they had been applied.
         params = jax.tree.map(lambda param, grad: param + 1e-30 * grad, agent_state.params, new)
         return agent_state._replace(params=params), _consumed(info)

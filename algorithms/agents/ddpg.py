@@ -50,6 +50,7 @@ class DDPG(DeterministicAgent, Component):
         addons: terms to add to the policy's loss.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from algorithms import environments
         >>> env = environments.make("Pendulum-v1")
         >>> agent = DDPG(env.action_space, noise="pink", noise_scale=0.3)

@@ -36,6 +36,7 @@ class Optimizer:
         options: other arguments of that function, such as `{"weight_decay": 1e-4}`.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> optimizer = Optimizer("adamw", 3e-4, max_grad_norm=0.5, options={"weight_decay": 1e-4})
         >>> state = optimizer.transformation.init(jnp.zeros(3))
     """

@@ -230,8 +230,7 @@ class RunFolder:
     def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
         """Return the names of settings that are other ones in this run."""
         given = settings.to_dict() if isinstance(settings, Settings) else old_settings.current(settings)
-        here, there = (_flat(json.loads(json.dumps(one))) for one in (self.settings().to_dict(), given))
-        return [name for name in there | here if there.get(name) != here.get(name)]
+        return _differing(*(json.loads(json.dumps(one)) for one in (given, self.settings().to_dict())))
 
     def _check_same(self, metadata: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
@@ -313,13 +312,17 @@ def _iteration(path: Path) -> int:
     return checkpoint.read_metadata(path)["metadata"]["iteration"]
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted names."""
-    flat = {}
-    for name, value in settings.items():
-        nested = isinstance(value, Mapping)
-        flat |= {f"{name}.{key}": one for key, one in _flat(value).items()} if nested else {name: value}
-    return flat
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the dotted names of settings that differ; of components with different names, only that of the setting."""
+    names = []
+    for name in {**one, **other}:
+        here, there = one.get(name), other.get(name)
+        is_nested = isinstance(here, Mapping) and isinstance(there, Mapping)
+        if is_nested and here.get("name") == there.get("name"):
+            names += [f"{name}.{inner}" for inner in _differing(here, there)]
+        elif here != there:
+            names.append(name)
+    return names
 
 
 def _plain(value: Any) -> Any:

@@ -119,7 +119,7 @@ def before_steps(
     if isinstance(buffer, Rollout):  # which is learned from at once and not kept
         buffer_state = ()
     elif buffer_state is None:
-        buffer_state = buffer.init(env.transition(_extras(agent, agent_state, env)))
+        buffer_state = buffer.init(env.transition(_extras(agent, agent_state, env, key_train)))
     return TrainState(agent_state, buffer_state, (), key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
 
 
@@ -239,7 +239,7 @@ def _warm_up(
 def metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
     """Return the names of what every update reports, by tracing one iteration's updates."""
     rows = plan.update_every // plan.num_envs, plan.num_envs
-    row = env.transition(_extras(agent, state.agent, env)), jax.eval_shape(_no_episode)
+    row = env.transition(_extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
     chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
 
     def metrics(state: TrainState, chunk: Transition, finished: Finished) -> Scalars:
@@ -253,14 +253,14 @@ def _no_episode() -> Finished:
     return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
-def _extras(agent: Agent, agent_state: Any, env: Described) -> PyTree:
-    """Return the shapes and dtypes of what an agent stores with one step."""
+def _extras(agent: Agent, agent_state: Any, env: Described, key: jax.Array) -> PyTree:
+    """Return the shapes and dtypes of what an agent stores with one step; `key` shows the type of keys."""
 
-    def act(agent_state: Any, obs: PyTree) -> PyTree:
+    def act(agent_state: Any, obs: PyTree, key: jax.Array) -> PyTree:
         obs = jax.tree.map(lambda leaf: leaf[None], obs)
-        return agent.act(agent_state, obs, agent.initial_carry(1), jax.random.key(0))[2]
+        return agent.act(agent_state, obs, agent.initial_carry(1), key)[2]
 
-    extras = jax.eval_shape(act, agent_state, env.obs)
+    extras = jax.eval_shape(act, agent_state, env.obs, key)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
 
 

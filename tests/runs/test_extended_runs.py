@@ -200,7 +200,7 @@ def test_a_fork_that_was_killed_goes_on(forked):
             r"cannot change hidden_sizes like this: .* has float32\[2, 8, 2\] for \['agent'\].*Dense",
         ),
         ({"capacity": 80}, r"cannot change capacity like this: .* for \['buffer'\].*, and the new settings need"),
-        ({"buffer": "uniform"}, r"cannot change buffer like this: .* \['buffer'\]\.sampler"),
+        ({"sampler": {"name": "uniform"}}, r"cannot change sampler like this: .* \['buffer'\]\.sampler"),
         ({"num_seeds": 3}, r"cannot change num_seeds like this"),
         (
             {"plan": dataclasses.replace(PLAN, total_steps=300, update_every=20, test_every=80)},

@@ -55,7 +55,8 @@ def is_finite(path):
 def test_warn_goes_on_and_keeps_the_finite_state(main, tmp_path, capsys):
     """All in a subprocess first, as a user drives it; then resumed, which gives the same end."""
     out = tmp_path / "run"
-    command = [sys.executable, str(ROOT / "tests" / "faulty.py"), *arguments("ddqn", "NaNReward-v0", out=out)]
+    program = ROOT / "tests" / "support" / "faulty.py"
+    command = [sys.executable, str(program), *arguments("ddqn", "NaNReward-v0", out=out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert process.returncode == 3
@@ -64,7 +65,7 @@ def test_warn_goes_on_and_keeps_the_finite_state(main, tmp_path, capsys):
     assert re.match(r"train.py: rewards at step 10 were not finite; training goes on \(`--on-nan skip`", lines[0])
     assert "the agent is not finite any more" in lines[1]
     assert "the checkpoint of 40 steps is kept" in lines[1]
-    assert re.match(r"train.py: the result is not to be used: \d+ numbers of the agent are not finite.", lines[2])
+    assert re.match(r"train.py: do not use the result: \d+ numbers of the agent are not finite.", lines[2])
     assert "return nan (1 episode)" in process.stdout
     metrics = RunFolder(out).metrics()
     assert [sum(line["nonfinite_rewards"]) for line in metrics] == [10, 4, 6, 4]  # the first with those of the warm-up

@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 )
 def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path, changes, names):
     folder = RunFolder(tmp_path / "run")
-    folder.create(dataclasses.replace(SETTINGS, **changes))
+    folder.create(complete(dataclasses.replace(SETTINGS, **changes)))
     (tmp_path / "run" / "checkpoint").symlink_to(finished[0].path / "checkpoint")
     with pytest.raises(ValueError, match=f"was saved with other settings: {names};"):
         folder.restore(jax.eval_shape(programs().init))

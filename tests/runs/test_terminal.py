@@ -280,7 +280,7 @@ def test_a_cache_of_the_users_own_choice(tmp_path):
 def test_a_second_process_compiles_nothing(tmp_path):
     program = (
         "import jax, pathlib, sys\n"
-        "from algorithms import compilation_cache\n"
+        "from algorithms.runs import compilation_cache\n"
         "misses = []\n"
         "jax.monitoring.register_event_listener(lambda name, **_: misses.append('cache_misses' in name))\n"
         "with compilation_cache.kept(pathlib.Path(sys.argv[1])):\n"

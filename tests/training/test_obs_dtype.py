@@ -125,7 +125,7 @@ def test_unknown_dtypes_are_refused():
     with pytest.raises(ValueError, match="must be one of 'bool', 'uint8'"):
         environments.make(NAME, obs_dtype="int4")
     with pytest.raises(ValueError, match="must be one of 'none', 'bool', 'uint8'"):
-        dataclasses.replace(SETTINGS, obs_dtype="int4")
+        build(dataclasses.replace(SETTINGS, obs_dtype="int4"))
 
 
 def test_the_setting_is_kept_with_a_run():
