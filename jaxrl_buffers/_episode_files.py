@@ -35,7 +35,7 @@ def imported(caller: str) -> Any:
 def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
     """Open a data set by its folder or its name."""
     minari = imported("from_minari")
-    if isinstance(source, minari.MinariDataset):
+    if not isinstance(source, (str, os.PathLike)):
         return source
     folder = Path(source)
     with _clear_errors(source):

@@ -175,6 +175,7 @@ def sequences(
     period: int = 1,
     gamma: Scalar = 0.99,
     within_episode: bool = False,
+    n: int = 1,
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
@@ -183,7 +184,7 @@ def sequences(
     Example:
         >>> buffer = sequences(1_000, num_envs=16, sequence_length=20, burn_in=10, period=10)
     """
-    view = Sequence(sequence_length, burn_in=burn_in, period=period, gamma=gamma, within_episode=within_episode)
+    view = Sequence(sequence_length, burn_in, period, gamma, within_episode=within_episode, n=n)
     return ReplayBuffer(sampler, view, length=length, num_envs=num_envs, **storage)
 
 

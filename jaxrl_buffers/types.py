@@ -126,6 +126,9 @@ class Batch(NamedTuple):
 
     `[B, ...]` from `NStep`, `[B, L, ...]` from `Sequence`. `discount` is `gamma**k * (1 - terminated)` for the `k`
     steps really used. Entries whose `mask` is False carry no information.
+
+    `Sequence(n=3)` also says how many steps those are, as `num_steps`: a network with a memory must have seen row
+    `i + num_steps[:, i] - 1` when it values `next_obs[:, i]`.
     """
 
     obs: PyTree
@@ -135,6 +138,7 @@ class Batch(NamedTuple):
     next_obs: PyTree
     mask: jax.Array  # bool[B] or [B, L]
     extras: PyTree = ()
+    num_steps: jax.Array | None = None  # int32[B, L], only from `Sequence` with `n > 1`
 
 
 class Handle(NamedTuple):

@@ -22,15 +22,15 @@ KINDS = ("gru", "lstm")
 class History(NamedTuple):
     """Consecutive observations of one environment, with what was remembered before the first of them.
 
-    With `following`, networks answer for the successors of rows instead of the rows themselves: each of them is seen
-    with the memory of all rows up to its own. The answer in place `i` is about the successor of row `last[i]`.
+    With `following`, networks answer for later observations instead of the rows themselves. `following[i]` is the
+    successor of row `last[i]`, and is seen with the memory of all rows up to that one.
     """
 
     obs: PyTree  # [L, ...]
     carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
     is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
     following: PyTree = None  # [L, ...]
-    last: Any = None  # int32[L]
+    last: Any = None  # int32[L]; None if following[i] is the successor of row i
     is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient goes back through them
 
     @property
@@ -78,9 +78,16 @@ class RecurrentCore(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: jax.Array, carry: PyTree, is_first: jax.Array, is_burn_in: jax.Array | None = None
+        self,
+        inputs: jax.Array,
+        carry: PyTree,
+        is_first: jax.Array,
+        is_burn_in: jax.Array | None = None,
+        last: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Go through `inputs` `[M, F]`, of which the first `L` are the rows of a history and the others successors.
+
+        Successor `i` is that of row `last[i]`, by default of row `i`.
 
         Returns:
             What is remembered after the last row, and outputs `[M - L, H]` of the successors, or `[L, H]` of the rows
@@ -100,11 +107,12 @@ class RecurrentCore(nn.Module):
 
         num_rows = is_first.shape[0]
         carry = self.carry if carry is None else carry
-        last, carries = scan_carries(step, carry, gates[:num_rows], num_gates, (is_first, is_burn_in))
+        final, carries = scan_carries(step, carry, gates[:num_rows], num_gates, (is_first, is_burn_in))
         if inputs.shape[0] > num_rows:
             successors = tuple(jnp.split(gates[num_rows:], num_gates, axis=-1))
+            carries = carries if last is None else carries[last]
             carries = jax.vmap(cell, in_axes=(0, 0, None))(successors, carries, weights)
-        return last, carries if self.kind == "gru" else carries[:, 1]
+        return final, carries if self.kind == "gru" else carries[:, 1]
 
 
 def _gru(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:

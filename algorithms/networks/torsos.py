@@ -113,10 +113,10 @@ class Encoder(nn.Module):
             x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
             # The name is part of what first parameters are drawn from, and of checkpoints.
             core = RecurrentCore(self.memory, self.memory_size, name="Memory_0")
-            carry, x = core(x, obs.carry, obs.is_first, obs.is_burn_in)
+            carry, x = core(x, obs.carry, obs.is_first, obs.is_burn_in, obs.last)
         elif obs.following is not None:
             x = x[obs.is_first.shape[0] :]
-        return (x if obs.last is None else x[obs.last]), carry
+        return x, carry
 
     def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
         """Make vectors of images and all the rest, behind `num_axes` leading axes."""

@@ -65,7 +65,7 @@ def build(settings: Settings) -> Experiment:
     _check_views(buffer, has_memory)
     if settings.anneal:
         agent = agent.replace(schedule=LinearDecay(plan.num_iterations * plan.num_updates))
-    agent = Recurrent(agent, settings.n_step) if has_memory else agent
+    agent = Recurrent(agent) if has_memory else agent
     agent = Averaged(agent, settings.averaging) if settings.averaging else agent
     agent = Normalized(agent) if settings.normalize else agent
     return Experiment(agent, buffer, env, plan)
@@ -214,7 +214,7 @@ def _component(where: str, given: Mapping[str, Any]) -> Any:
 
 def _view(settings: Settings, env: Environment, has_memory: bool) -> View:
     if has_memory:
-        view = Sequence(settings.sequence_length, settings.burn_in, gamma=settings.gamma)
+        view = Sequence(settings.sequence_length, settings.burn_in, gamma=settings.gamma, n=settings.n_step)
     else:
         view = NStep(settings.n_step, settings.gamma)
     if settings.hindsight == "none":

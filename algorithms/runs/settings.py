@@ -139,9 +139,6 @@ def replaced_settings(values: Mapping[str, Any]) -> dict[str, str]:
     agent = values.get("agent")
     own = _config_of(agent) if is_component(agent) else {}
     names = {} if values.get("buffer") is None else dict.fromkeys(OF_BUFFER, "buffer.config")
-    memory = _config_of(own["torso"]).get("memory") if "torso" in own else values.get("memory")
-    if memory not in (None, "none"):
-        names.pop("n_step", None)  # an agent with a memory sums up rewards itself
     return names | {name: f"agent.config.{part}" for part in OF_AGENT if part in own for name in OF_AGENT[part]}
 
 

@@ -13,6 +13,7 @@ with a `History` in the place of observations, and rows that do not count have w
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from algorithms.wrappers._base import Wrapper
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
+from jaxrl_buffers.views.sequence import sum_rows
 
 
 class Recurrent(Wrapper, Component):
@@ -32,7 +34,7 @@ class Recurrent(Wrapper, Component):
 
     Args:
         agent: an agent whose torso has a memory.
-        n_step: steps summed up in the targets of an off-policy agent, fewer where an episode or the sequence ends.
+        n_step: deprecated; the view sums up rewards: `jaxrl_buffers.Sequence(length, n=3)`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -55,6 +57,9 @@ class Recurrent(Wrapper, Component):
 
     def __post_init__(self):
         require_integer("Recurrent", "n_step", self.n_step, 1)
+        if self.n_step != 1:
+            message = f"`n_step` of Recurrent will go: let the view sum up rewards, by Sequence(..., n={self.n_step})."
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
         torso = getattr(self.agent, "torso", None)
         if isinstance(torso, Torso) and torso.memory is None:
             raise ValueError(
@@ -106,7 +111,9 @@ class Recurrent(Wrapper, Component):
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
         """Return the gradients along sequences, and priorities `[B, L]`; consumes `key`."""
         shape = sample.batch.mask.shape
-        grads, info = self.agent.gradients(state, flatten(sample, self.n_step), key)
+        if self.n_step != 1:
+            sample = sample._replace(batch=sum_rows(sample.batch, self.n_step))
+        grads, info = self.agent.gradients(state, flatten(sample), key)
         return grads, info._replace(priorities=info.priorities.reshape(shape))
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
@@ -127,8 +134,8 @@ class Recurrent(Wrapper, Component):
         return jax.vmap(remember, in_axes=(None, 0))(params, history)
 
 
-def flatten(sample: Sample, n_step: int = 1) -> Sample:
-    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations and targets of `n_step` steps.
+def flatten(sample: Sample) -> Sample:
+    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations.
 
     Weights are those of the sequences, zero where the mask is False, and scaled such that a mean over all rows is a
     mean over those that count.
@@ -143,9 +150,8 @@ def flatten(sample: Sample, n_step: int = 1) -> Sample:
     following = {}
     if isinstance(batch, Batch):
         history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # rows before the first that counts
-        reward, discount, last = sum_steps(batch.reward, batch.discount, batch.mask, n_step)
-        rows = rows._replace(next_obs=(), reward=reward, discount=discount)
-        following = {"next_obs": history._replace(following=batch.next_obs, last=last)}
+        rows = rows._replace(next_obs=(), num_steps=None)
+        following = {"next_obs": history._replace(following=batch.next_obs, last=_last_rows(batch))}
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     rows = rows._replace(obs=history, **following)
     weights = sample.weights.reshape(shape[0], -1) * batch.mask
@@ -153,28 +159,11 @@ def flatten(sample: Sample, n_step: int = 1) -> Sample:
     return Sample(rows, sample.handle, weights.reshape(-1))
 
 
-def sum_steps(
-    reward: jax.Array, discount: jax.Array, mask: jax.Array, n_step: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the discounted rewards of up to `n_step` rows, what discounts the value behind them, and the last of them.
-
-    All are `[B, L]`. A sum goes on as long as rows count: not beyond the end of an episode, nor of the sequence.
-
-    Example:
-        >>> half, mask = jnp.full((1, 4), 0.5), jnp.array([[True, True, True, False]])
-        >>> total, discount, last = sum_steps(jnp.ones((1, 4)), half, mask, n_step=2)
-        >>> print(total[0, :3], discount[0, :3], last[0, :3])
-        [1.5 1.5 1. ] [0.25 0.25 0.5 ] [1 2 2]
-    """
-    total, product, goes_on = reward, discount, jnp.ones_like(mask)
-    last = jnp.broadcast_to(jnp.arange(mask.shape[1], dtype=jnp.int32)[None], mask.shape)
-    for step in range(1, n_step):
-        later = [jnp.pad(values, ((0, 0), (0, step)))[:, step:] for values in (reward, discount, mask)]
-        goes_on = goes_on & later[2]
-        total = jnp.where(goes_on, total + product * later[0], total)
-        product = jnp.where(goes_on, product * later[1], product)
-        last = jnp.where(goes_on, last + 1, last)
-    return total, product, last
+def _last_rows(batch: Batch) -> jax.Array | None:
+    """Return which row `[B, L]` the target of each row ends with; None if each ends with its own."""
+    if batch.num_steps is None:
+        return None
+    return jnp.arange(batch.mask.shape[1], dtype=jnp.int32)[None] + batch.num_steps - 1
 
 
 def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:

@@ -19,6 +19,7 @@ from jaxrl_buffers._fields import named_field
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
+from jaxrl_buffers.views._targets import as_float, sum_steps
 
 
 class NStep(Component):
@@ -56,7 +57,7 @@ class NStep(Component):
         """Return the transitions that begin at `slots[B]`; `key` is not used."""
         row, env = reader.locate(slots)
         steps = reader.steps(row, env, self.n)
-        reward, discount, num_steps = self._summed(steps.each(), reader.age(row, env))
+        reward, discount, num_steps = self._target(steps.each(), reader.age(row, env))
         last = num_steps - 1 if self.n > 1 else 0
         first_step, last_step = steps.at(0), steps.at(last)
         return Batch(
@@ -69,32 +70,15 @@ class NStep(Component):
             extras=optional_extras(first_step),
         )
 
-    def _summed(self, steps: list[PyTree], age: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the reward, the discount of what follows and the number of the steps that are used, `[B]` each.
-
-        Step by step, because compilers make one kernel of it.
-        """
-        gamma = jnp.asarray(self.gamma, jnp.float32)
-        is_used, num_steps = jnp.ones(age.shape, bool), jnp.zeros(age.shape, jnp.int32)
-        power, total, discount = jnp.ones((), jnp.float32), 0, jnp.zeros(age.shape, jnp.float32)
-        for number, rows in enumerate(steps):
-            if number > 0:
-                is_used &= number <= age
-            reward, terminated = named_field(rows, "reward"), named_field(rows, "terminated").astype(bool)
-            reward = reward.astype(jnp.promote_types(reward.dtype, jnp.float32))
-            # An unused reward may be anything, also NaN, which a factor of zero would let through.
-            is_counted = is_used.reshape(-1, *[1] * (reward.ndim - 1))
-            total += jnp.where(is_counted, reward * power.astype(reward.dtype), 0)
-            power *= gamma
-            discount = jnp.where(is_used, jnp.where(terminated, 0, power), discount)
-            num_steps += is_used
-            is_used &= ~(terminated | named_field(rows, "truncated").astype(bool))
-        return jnp.asarray(total), discount, num_steps
-
-
-def ended_before(ended: jax.Array) -> jax.Array:
-    """Tell for each step of `[B, L]` whether an earlier one ended its episode."""
-    return jnp.cumsum(ended, axis=1, dtype=jnp.int32) - ended > 0
+    def _target(self, steps: list[PyTree], age: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the reward, the discount of what follows and the number of steps that are used, `[B]` each."""
+        terminated = [named_field(rows, "terminated").astype(bool) for rows in steps]
+        ended = [one | named_field(rows, "truncated").astype(bool) for one, rows in zip(terminated, steps, strict=True)]
+        return sum_steps(
+            rewards=[as_float(named_field(rows, "reward")) for rows in steps],
+            discounts=[jnp.where(one, 0, jnp.asarray(self.gamma, jnp.float32)) for one in terminated],
+            follows=[~before & (number <= age) for number, before in enumerate(ended[:-1], 1)],
+        )
 
 
 def optional_extras(rows: PyTree) -> PyTree:

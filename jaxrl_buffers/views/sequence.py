@@ -1,5 +1,13 @@
 """Consecutive rows, for recurrent networks and sequence models.
 
+A target of row `i` sums up the rewards of up to `n` rows, as in `NStep`:
+
+    reward_i   = sum_{j < m} gamma^j r_{i+j}
+    discount_i = gamma^m (1 - terminated_{i+m-1})
+    next_obs_i = next_obs of row i + m - 1
+
+where `m <= n` is the number of rows really used: the sum stops at the end of the episode and of the sequence.
+
 Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning (R2D2),
 https://openreview.net/forum?id=r1lyTjAqYX
 """
@@ -13,14 +21,16 @@ from jaxrl_buffers._checks import require_integer, require_number
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar, Transition
-from jaxrl_buffers.views.n_step import ended_before
+from jaxrl_buffers.views._targets import as_float, sum_steps
+from jaxrl_buffers.views.n_step import NStep
 
 
 class Sequence(Component):
     """View starts as `length` consecutive rows `[B, L, ...]`, never across the write head.
 
-    Of transitions it makes a `Batch` with one-step discounts; `mask` is False during the burn-in and behind an episode
-    end inside the window, and `extras["carry"]` is that of the first row, `[B, ...]`. Other rows come as they are.
+    Transitions become a `Batch`. Its `mask` is False during the burn-in and after the end of an episode inside the
+    sequence, and its `extras["carry"]` is that of the first row, `[B, ...]`. Rows that are no `Transition` come as they
+    are stored.
 
     Args:
         length: rows of a sequence, burn-in included.
@@ -30,10 +40,12 @@ class Sequence(Component):
         within_episode: start sequences only where they fit into one episode, so that none holds rows of two. Shorter
             episodes are then never drawn, nor are the last `length - 1` rows of others, other than as a part of a
             sequence. Samplers that draw from recent rows still count all rows.
+        n: how many rewards the target of a row sums up. With `n > 1`, `Batch.num_steps` says how many it really did:
+            a network with a memory sees `next_obs[:, i]` after the rows up to `i + num_steps[:, i] - 1`.
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> view = jb.Sequence(length=80, burn_in=40, period=40)
+        >>> view = jb.Sequence(length=80, burn_in=40, period=40, n=5)
     """
 
     length: int = field(static=True)
@@ -41,11 +53,13 @@ class Sequence(Component):
     period: int = field(static=True, default=1)
     gamma: Scalar = 0.99
     within_episode: bool = field(static=True, default=False)
+    n: int = field(static=True, default=1)
 
     def __post_init__(self):
         require_integer("Sequence", "length", self.length, 1)
         require_integer("Sequence", "burn_in", self.burn_in, 0)
         require_integer("Sequence", "period", self.period, 1)
+        require_integer("Sequence", "n", self.n, 1)
         require_number(self, "gamma", self.gamma, 0)
         if self.burn_in >= self.length:
             raise ValueError(
@@ -64,7 +78,8 @@ class Sequence(Component):
     @property
     def fields(self) -> tuple[str, ...]:
         """The named fields that stored rows must have."""
-        return ("terminated", "truncated") if self.within_episode else ()
+        ends = ("terminated", "truncated") if self.within_episode else ()
+        return ends if self.n == 1 else NStep.fields
 
     @property
     def lookahead(self) -> int:
@@ -89,18 +104,58 @@ class Sequence(Component):
         env = jnp.broadcast_to(env[:, None], rows.shape)
         steps = reader.read(rows, env)
         if not isinstance(steps, Transition):
+            if self.n > 1:
+                raise ValueError(
+                    f"Sequence(n={self.n}) sums up the rewards of a Transition, but the rows are "
+                    f"{type(steps).__name__}; store a Transition, or leave `n` at 1."
+                )
             return steps
         terminated = steps.terminated.astype(bool)
         ended = terminated | steps.truncated.astype(bool)
-        return Batch(
+        batch = Batch(
             obs=steps.obs,
             action=steps.action,
-            reward=steps.reward.astype(jnp.promote_types(steps.reward.dtype, jnp.float32)),
+            reward=as_float(steps.reward),
             discount=jnp.where(terminated, 0, jnp.asarray(self.gamma, jnp.float32)),
             next_obs=steps.next_obs,
-            mask=(offset >= self.burn_in) & ~ended_before(ended) & reader.is_complete(rows, env),
+            mask=(offset >= self.burn_in) & ~_ended_before(ended) & reader.is_complete(rows, env),
             extras=_with_first_carry(steps.extras),
         )
+        return sum_rows(batch, self.n)
+
+
+def sum_rows(batch: Batch, n: int) -> Batch:
+    """Return sequences `[B, L]` of single steps with targets of up to `n` steps instead.
+
+    A target goes on as long as the following rows have mask True: up to the end of the episode or of the sequence.
+
+    Example:
+        >>> rows, mask = jnp.arange(4.0)[None], jnp.array([[True, True, True, False]])
+        >>> batch = sum_rows(Batch(rows, rows, jnp.ones((1, 4)), jnp.full((1, 4), 0.5), rows + 1, mask), n=2)
+        >>> print(batch.reward[0, :3], batch.discount[0, :3], batch.next_obs[0, :3], batch.num_steps[0, :3])
+        [1.5 1.5 1. ] [0.25 0.25 0.5 ] [2. 3. 3.] [2 2 1]
+    """
+    if n == 1:
+        return batch
+    num_rows = min(n, batch.mask.shape[1])
+    rewards, discounts, masks = (
+        [_shifted(values, number) for number in range(num_rows)]
+        for values in (batch.reward, batch.discount, batch.mask)
+    )
+    reward, discount, num_steps = sum_steps(rewards, discounts, masks[1:])
+    last = jnp.arange(batch.mask.shape[1], dtype=jnp.int32)[None] + num_steps - 1
+    next_obs = jax.tree.map(lambda leaf: jax.vmap(lambda rows, index: rows[index])(leaf, last), batch.next_obs)
+    return batch._replace(reward=reward, discount=discount, next_obs=next_obs, num_steps=num_steps)
+
+
+def _shifted(values: jax.Array, number: int) -> jax.Array:
+    """Return what is `number` rows later, `[B, L, ...]`; zero or False after the last row."""
+    return jnp.pad(values, [(0, 0), (0, number), *[(0, 0)] * (values.ndim - 2)])[:, number:]
+
+
+def _ended_before(ended: jax.Array) -> jax.Array:
+    """Return for each step of `[B, L]` whether an earlier one ended its episode."""
+    return jnp.cumsum(ended, axis=1, dtype=jnp.int32) - ended > 0
 
 
 def _with_first_carry(extras: PyTree) -> PyTree:

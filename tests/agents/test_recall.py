@@ -51,8 +51,8 @@ PLAN = Plan(3_600, num_envs=4, start_steps=400, update_every=8, num_updates=1, m
 
 def test_ddqn_recalls_with_a_memory_only(key):
     agent = DDQN(Discrete(2), SMALL, learning_rate=5e-3, polyak=0.9, max_grad_norm=10.0)
-    buffer = jb.sequences(1_000, num_envs=4, sequence_length=6, burn_in=1)
-    assert final_return(Recurrent(agent, n_step=2), buffer, PLAN, key) > 0.9
+    buffer = jb.sequences(1_000, num_envs=4, sequence_length=6, burn_in=1, n=2)
+    assert final_return(Recurrent(agent), buffer, PLAN, key) > 0.9
     agent = agent.replace(torso=Torso((16,)))
     assert final_return(agent, jb.uniform(1_000, num_envs=4), PLAN, key) < 0.6
 

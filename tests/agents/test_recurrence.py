@@ -22,7 +22,7 @@ from algorithms.networks.distributions import Categorical
 from algorithms.networks.memories import History, RecurrentCore
 from algorithms.runs.build import build
 from algorithms.runs.settings import Settings
-from algorithms.wrappers.recurrence import flatten, sum_steps
+from algorithms.wrappers.recurrence import flatten
 from jaxrl_buffers.rollouts import RolloutBatch
 
 GRU = Torso((8,), memory="gru", memory_size=6)
@@ -250,20 +250,23 @@ def test_the_burn_in_only_refreshes_the_memory(key, torso):
         assert jnp.all(slope[:, num_rows:] != 0)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_targets_of_several_steps(key, n_step):
-    """Against brute force: sums stop where rows do not count any more, at the end of an episode or of the sequence."""
-    reward = jax.random.normal(key, (4, 7))
-    discount = jnp.where(jax.random.bernoulli(key, 0.2, (4, 7)), 0.0, 0.9)
-    end = np.array([6, 3, 5, 2])  # the last row that counts; the first one is burn-in
-    mask = (np.arange(7)[None] <= end[:, None]) & (np.arange(7)[None] >= 1)
-    total, product, last = sum_steps(reward, discount, jnp.array(mask), n_step)
-    for row, column in zip(*np.nonzero(mask), strict=True):
-        stop = min(column + n_step, end[row] + 1)
-        factors = np.cumprod(np.append(1.0, discount[row, column:stop]))
-        np.testing.assert_allclose(total[row, column], factors[:-1] @ reward[row, column:stop], rtol=1e-5)
-        np.testing.assert_allclose(product[row, column], factors[-1], rtol=1e-6)
-        assert last[row, column] == stop - 1
+@pytest.mark.parametrize("torso", [GRU, LSTM])
+def test_targets_of_several_steps_see_the_memory_of_the_row_they_end_with(key, torso):
+    """Against a network that goes through the rows one by one."""
+    length, last = 5, [2, 3, 3, 3, 4]
+    network = QNetwork(3, torso)
+    obs, next_obs = (observations(k, length) for k in jax.random.split(key))
+    is_first = jnp.zeros(length, bool)
+    ends = jax.tree.map(lambda leaf: leaf[np.array(last)], next_obs)
+    carry = RecurrentCore(torso.memory, torso.memory_size).carry
+    params = network.init(key, History(obs, carry, is_first))
+    found = network.apply(params, History(obs, carry, is_first, ends, jnp.array(last)))
+    for i, row in enumerate(last):
+        seen = jax.tree.map(
+            lambda rows, following, row=row: jnp.concatenate([rows[: row + 1], following[row : row + 1]]), obs, next_obs
+        )
+        expected = network.apply(params, History(seen, carry, jnp.zeros(row + 2, bool)))[-1]
+        np.testing.assert_allclose(found[i], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_agent_without_memory_is_refused():

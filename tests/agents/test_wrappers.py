@@ -15,6 +15,7 @@ from algorithms.wrappers.normalization import Moments, NormalizedState
 from algorithms.wrappers.recurrence import flatten
 from jaxrl_buffers import Batch, Sample, Transition
 from jaxrl_buffers.rollouts import RolloutBatch
+from jaxrl_buffers.views.sequence import sum_rows
 
 OBS = jnp.array([[1.0, 5.0], [3.0, 9.0]])  # two environments
 SEEN = jnp.array([[0.0, 1.0], [2.0, 3.0]])  # less the mean (1, 3), by the deviation (1, 2)
@@ -198,15 +199,17 @@ def test_sequences_become_rows_with_histories():
     np.testing.assert_array_equal(history.is_first, [[True, False, False], [False] * 3])
     np.testing.assert_array_equal(history.is_burn_in, [[True, False, False], [False] * 3])
     assert batch.next_obs.following is given.batch.next_obs
-    np.testing.assert_array_equal(batch.next_obs.last, [[0, 1, 2]] * 2)
+    assert batch.next_obs.last is None
     np.testing.assert_array_equal(flatten(sequences([[False] * 3] * 2)).weights, 0)
 
 
-def test_rows_of_several_steps_are_summed_up_where_they_count():
-    batch = flatten(sequences([[False, True, True], [True, True, False]]), n_step=2).batch
+def test_targets_of_several_steps_say_which_row_they_end_with():
+    sample = sequences([[False, True, True], [True, True, False]])
+    batch = flatten(sample._replace(batch=sum_rows(sample.batch, 2))).batch
     np.testing.assert_array_equal(batch.reward[1:5], [21 + 22 / 2, 22, 23 + 24 / 2, 24])
     np.testing.assert_array_equal(batch.discount[1:5], [0.25, 0.5, 0.25, 0.5])
     np.testing.assert_array_equal(batch.next_obs.last.reshape(-1)[1:5], [2, 2, 1, 1])
+    assert batch.num_steps is None
 
 
 def test_rollouts_become_rows_with_the_memories_of_their_first():
@@ -223,7 +226,7 @@ def test_rollouts_become_rows_with_the_memories_of_their_first():
 
 
 def test_memories_are_handed_on():
-    agent = Recurrent(Remembering(), n_step=2)
+    agent = Recurrent(Remembering())
     assert (agent.action_space, agent.learns_from_columns) == ("space", True)
     inner, memories = agent.initial_carry(4)
     assert inner == "carry of 4"
@@ -242,7 +245,7 @@ def test_memories_are_handed_on():
     sample = sequences([[True] * 3] * 2)
     (given, rows, key), info = agent.gradients("state", sample, KEY)
     assert (given, key) == ("state", KEY)
-    np.testing.assert_array_equal(rows.batch.reward, flatten(sample, 2).batch.reward)
+    np.testing.assert_array_equal(rows.batch.reward, flatten(sample).batch.reward)
     np.testing.assert_array_equal(info.priorities, rows.batch.reward.reshape(2, 3))
 
 
@@ -253,6 +256,15 @@ def test_rollouts_are_valued_by_columns():
     value, next_value = agent.values("state", chunk)
     np.testing.assert_array_equal(value, obs)
     np.testing.assert_array_equal(next_value, obs + 10)
+
+
+def test_the_agent_still_sums_up_rewards_when_asked_to():
+    sample = sequences([[False, True, True], [True, True, False]])
+    with pytest.warns(DeprecationWarning, match=r"n_step.*Sequence\(\.\.\., n=2\)"):
+        agent = Recurrent(Remembering(), n_step=2)
+    (_, rows, _), _ = agent.gradients("state", sample, KEY)
+    expected = flatten(sample._replace(batch=sum_rows(sample.batch, 2)))
+    jax.tree.map(np.testing.assert_array_equal, rows.batch, expected.batch)
 
 
 @pytest.mark.parametrize("n_step", [0, 1.5])

@@ -149,3 +149,44 @@ def test_the_first_carry_comes_with_each_sequence():
     assert batch.extras["carry"].shape == (8, 3)
     np.testing.assert_array_equal(batch.extras["carry"][:, 0], batch.action[:, 0])
     assert batch.extras["logp"].shape == (8, 3)
+
+
+def test_sequences_sum_up_rewards_to_the_end_of_episode_and_sequence():
+    buffer = jb.sequences(7, sequence_length=6, burn_in=1, n=3, gamma=0.5)
+    chunk = rewards_chunk([1, 2, 4, 8, 16, 32, 64], terminated=[0, 0, 0, 1, 0, 0, 0], truncated=[0] * 6 + [1])
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    sample, _ = every_slot(buffer, state)
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf[0]), sample.batch)
+    assert batch.mask.tolist() == [False, True, True, True, False, False]
+    np.testing.assert_allclose(batch.reward[1:4], [2 + 4 / 2 + 8 / 4, 4 + 8 / 2, 8])
+    np.testing.assert_allclose(batch.discount[1:4], [0, 0, 0])
+    assert batch.next_obs[1:4].tolist() == [4, 4, 4]
+    assert batch.num_steps[1:4].tolist() == [3, 2, 1]
+    buffer = jb.sequences(7, sequence_length=3, n=2, gamma=0.5)
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf[4]), every_slot(buffer, state)[0].batch)
+    np.testing.assert_allclose(batch.reward, [16 + 32 / 2, 32 + 64 / 2, 64])
+    np.testing.assert_allclose(batch.discount, [0.25, 0.25, 0.5])
+    assert batch.next_obs.tolist() == [6, 7, 7]
+
+
+def test_sequences_sum_up_vector_rewards_and_skip_what_is_not_used():
+    buffer = jb.sequences(3, sequence_length=3, n=5, gamma=0.5)
+    chunk = rewards_chunk([0, 0, 0], terminated=[0, 1, 0])
+    chunk = chunk._replace(reward=jnp.array([[[1.0, 2.0]], [[4.0, 8.0]], [[np.nan, np.inf]]], jnp.bfloat16))
+    state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    batch = buffer.sample(state, jax.random.key(0), 1).batch
+    assert batch.reward.dtype == jnp.float32
+    assert batch.reward[0, :2].tolist() == [[3, 6], [4, 8]]
+
+
+def test_only_transitions_have_rewards_to_sum_up():
+    names = dict.fromkeys(jb.NStep.fields, np.float32(0))
+    buffer = jb.sequences(3, sequence_length=2, n=2)
+    with pytest.raises(ValueError, match="Sequence needs the field 'obs'"):
+        buffer.init(np.float32(0))
+    state = buffer.init(names)
+    with pytest.raises(ValueError, match=r"Sequence\(n=2\).*Transition.*dict.*leave `n` at 1"):
+        buffer.sample(state, jax.random.key(0), 1)
+    with pytest.raises(ValueError, match=r"Sequence\(n=0\)"):
+        jb.Sequence(2, n=0)

@@ -60,8 +60,11 @@ class ReferenceBuffer:
         elif isinstance(view, jb.NStep):
             expected = n_step(self.ring, *start, view.n, view.gamma)
         else:
-            expected = sequence(self.ring, *start, view.length, view.burn_in, view.gamma)
+            expected = sequence(self.ring, *start, view.length, view.burn_in, view.gamma, view.n)
             np.testing.assert_array_equal(batch.mask, expected["mask"])
+            if view.n > 1:
+                batch, expected = _counted(batch, expected)
+                np.testing.assert_array_equal(batch.num_steps, expected["num_steps"])
         if self.buffer.returns is not None:
             assert batch.extras.pop("episodic_return") == pytest.approx(self._episodic_return(*start), rel=1e-5)
         for name in ("obs", "action", "next_obs", "extras"):
@@ -86,6 +89,15 @@ class ReferenceBuffer:
             history.add(float(record["reward"]), bool(record["terminated"]), bool(record["truncated"]))
         settings = self.buffer.returns
         return history.discounted_return(0, settings.gamma, settings.default, bootstrap=False)
+
+
+def _counted(batch: jb.Batch, expected: dict) -> tuple[jb.Batch, dict]:
+    """Keeps only the targets that count: others, of the burn-in and after an end, may be anything."""
+    of_target = ("reward", "discount", "next_obs", "num_steps")
+    kept = {name: jax.tree.map(lambda leaf: leaf[batch.mask], getattr(batch, name)) for name in of_target}
+    return batch._replace(**kept), expected | {
+        name: jax.tree.map(lambda leaf: leaf[batch.mask], expected[name]) for name in of_target
+    }
 
 
 def _relabel(record: dict, goal: np.ndarray) -> dict:

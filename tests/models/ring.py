@@ -144,15 +144,21 @@ def n_step(
     return batch
 
 
-def sequence(ring: ReferenceRing, env: int, position: int, length: int, burn_in: int, gamma: float) -> dict[str, Any]:
-    """Returns `length` consecutive steps; the mask leaves out burn-in and all after the first episode end."""
+def sequence(
+    ring: ReferenceRing, env: int, position: int, length: int, burn_in: int, gamma: float, n: int = 1
+) -> dict[str, Any]:
+    """Returns `length` consecutive steps; the mask leaves out burn-in and all after the first episode end.
+
+    The target of a step is that of `n_step` from it, which also stops at the end of the sequence.
+    """
     rows = [ring.record(env, position + j) for j in range(length) if ring.is_live(env, position + j)]
     assert len(rows) == length, f"no {length} live rows from position {position} of env {env}"
-    batch = {name: _stack([row[name] for row in rows]) for name in ("obs", "action", "next_obs", "extras")}
+    batch = {name: _stack([row[name] for row in rows]) for name in ("obs", "action", "extras")}
     if isinstance(batch["extras"], dict) and "carry" in batch["extras"]:
         batch["extras"]["carry"] = rows[0]["extras"]["carry"]
-    batch["reward"] = np.asarray([row["reward"] for row in rows], np.float64)
-    batch["discount"] = np.asarray([float(gamma) * (1.0 - float(row["terminated"])) for row in rows], np.float64)
+    targets = [n_step(ring, env, position + j, min(n, length - j), gamma) for j in range(length)]
+    batch |= {name: _stack([target[name] for target in targets]) for name in ("reward", "discount", "next_obs")}
+    batch["num_steps"] = np.asarray([target["num_steps"] for target in targets])
     ended = [bool(row["terminated"] or row["truncated"]) for row in rows]
     batch["mask"] = np.asarray([j >= burn_in and not any(ended[:j]) for j in range(length)], bool)
     return batch

@@ -268,9 +268,9 @@ REMEMBERING = {"torso": whole("Torso", memory="gru")}
         ({"buffer": FRAMES}, jb.ReplayBuffer(length=50, num_envs=4, frames=jb.Frames(stack=1))),
         ({"buffer": whole("prioritized", length=50, n=2)}, jb.prioritized(50, num_envs=4, n=2)),
         ({"buffer": whole("Mixture", buffers=[FRAMES, whole("uniform", length=9)])}, jb.Mixture),
-        ({"buffer": SEQUENCES, "agent.config": REMEMBERING, "n_step": 3}, jb.sequences(50, 4, sequence_length=6)),
+        ({"buffer": SEQUENCES, "agent.config": REMEMBERING}, jb.sequences(50, 4, sequence_length=6)),
         ({"buffer": SEQUENCES, "agent.config": {}, "memory": "lstm"}, jb.sequences(50, 4, sequence_length=6)),
-        ({"buffer": None, "sequence_length": 7, "agent.config": REMEMBERING}, jb.ReplayBuffer),
+        ({"buffer": None, "sequence_length": 7, "agent.config": REMEMBERING, "n_step": 3}, jb.ReplayBuffer),
         ({"buffer": None, "capacity": 80, "sampler": {"name": "prioritized", "alpha": 1}}, jb.ReplayBuffer),
         ({"agent": {"learning_rate": 0.5}, "algorithm": "ddqn", "averaging": 0.9}, jb.ReplayBuffer),
         ({**ROLLOUT, "plan": {}}, jb.rollout(125, num_envs=8)),
@@ -283,7 +283,7 @@ def test_whole_components_stand_beside_settings(tmp_path, changes, expected):
     assert isinstance(agent, Recurrent) == ("agent.config" in changes)
     assert isinstance(agent, Averaged) == ("averaging" in changes)
     if isinstance(agent, Recurrent):
-        assert agent.n_step == changes.get("n_step", 1)
+        assert (agent.n_step, buffer.view.n) == (1, changes.get("n_step", 1))
         assert buffer.view.length == changes.get("sequence_length", 6)
     path = tmp_path / "config.json"
     settings = complete(settings)
@@ -366,6 +366,10 @@ SAMPLER = "buffer.config.sampler.config.sampler.config.sampler.config"
         ({"buffer.config.num_envs": 2}, "the buffer is for 2 environments and the plan for 4"),
         ({"buffer": SEQUENCES}, "sequences are for agents with a memory"),
         ({"agent.config": REMEMBERING}, "an agent with a memory learns from sequences"),
+        (
+            {"buffer": SEQUENCES, "agent.config": REMEMBERING, "n_step": 3},
+            "n_step: got 3, expected nothing: buffer.config takes its place.",
+        ),
         *[
             ({name: value}, f"{name}: got {value!r}, expected nothing: buffer.config takes its place.")
             for name, value in {

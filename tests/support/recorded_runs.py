@@ -78,8 +78,8 @@ RUNS = {
     ),
     "ddqn_memory_n_step": _run(
         "MaskedCartPole-v1",
-        lambda env: Recurrent(DDQN(env.action_space, GRU), n_step=3),
-        jb.sequences(100, num_envs=4, sequence_length=8, burn_in=2),
+        lambda env: Recurrent(DDQN(env.action_space, GRU)),
+        jb.sequences(100, num_envs=4, sequence_length=8, burn_in=2, n=3),
     ),
     "ddpg": _run(
         "Pendulum-v1",

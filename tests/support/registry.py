@@ -32,7 +32,7 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
         length, num_envs, n=3, gamma=0.9, sampler=jb.Prioritized(fan_out=128)
     ),
     "prioritized_sequences": lambda length, num_envs: jb.sequences(
-        length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(stratified=False, weighting="batch")
+        length, num_envs, sequence_length=3, period=2, n=2, sampler=jb.Prioritized(stratified=False, weighting="batch")
     ),
     "within_episode": lambda length, num_envs: jb.sequences(
         length, num_envs, sequence_length=3, within_episode=True, sampler=jb.Uniform("stratified")
