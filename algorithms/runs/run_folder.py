@@ -317,10 +317,11 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     names = []
     for name in {**one, **other}:
         here, there = one.get(name), other.get(name)
-        is_nested = isinstance(here, Mapping) and isinstance(there, Mapping)
-        if is_nested and here.get("name") == there.get("name"):
+        if here == there:
+            continue
+        if isinstance(here, Mapping) and isinstance(there, Mapping) and here.get("name") == there.get("name"):
             names += [f"{name}.{inner}" for inner in _differing(here, there)]
-        elif here != there:
+        else:
             names.append(name)
     return names
 
