@@ -32,15 +32,15 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
         >>> make("gymnasium:Pendulum-v1").action_space
         Box(low=(-2.0,), high=(2.0,))
     """
-    library, colon, rest = name.partition(":")
-    if not colon:
-        return environment.make(name, obs_dtype=obs_dtype, **options)
+    if custom.is_own(name):
+        return custom.make(name, obs_dtype=obs_dtype, **options)
+    library, _, rest = name.partition(":")
     if library == "gymnasium":
         gymnasium.refuse_obs_dtype(name, obs_dtype)
         return gymnasium.make(rest, **options)
     if library == "brax":
         return _brax().make(rest, obs_dtype=obs_dtype, **options)
-    return custom.make(name, obs_dtype=obs_dtype, **options)
+    return environment.make(name, obs_dtype=obs_dtype, **options)
 
 
 def _brax() -> ModuleType:

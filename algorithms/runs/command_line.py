@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,8 @@ class Command(NamedTuple):
     def folder(self) -> Path:
         """The folder of the run."""
         settings = self.settings
-        default = Path("runs") / f"{settings.algorithm}_{settings.environment}_seed{settings.seed}"
+        environment = re.sub(r"[^\w.-]", "_", settings.environment)  # of one's own, and of Atari, it has : and /
+        default = Path("runs") / f"{settings.algorithm}_{environment}_seed{settings.seed}"
         return self.resume or self.out or default
 
     def train(self, options: run.Options) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The folder of a training run: settings, metrics, checkpoint, result and learning curve.
 
 config.json     the resolved settings
-options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked
+options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked; where the
+                module of an environment of one's own was, relative to this folder and absolute
 metrics.jsonl   one line an evaluation
 checkpoint/     the whole state, restored bit for bit, the last two; the agent in it is finite
 checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
@@ -32,7 +33,7 @@ import jax
 import numpy as np
 
 from algorithms.runs import lock as run_lock
-from algorithms.runs import old_settings, plotting
+from algorithms.runs import old_settings, own_environment, plotting
 from algorithms.runs.build import build
 from algorithms.runs.files import parse_json, read_bytes, read_text
 from algorithms.runs.settings import Settings, require_keys
@@ -74,7 +75,8 @@ class RunFolder:
             with run_lock.lock(aside.path):
                 durable.remove_folder(aside._checkpoint)  # which a killed process may have left
                 aside.change_settings(settings)
-                durable.write_text(aside._options, json.dumps(dict(options or {}), indent=2) + "\n")
+                kept = {**(options or {}), **own_environment.keep(settings.environment, self.path)}
+                durable.write_text(aside._options, json.dumps(kept, indent=2) + "\n")
                 if begun is not None:
                     aside.save(begun[0], settings, begun[1])
                 durable.rename(aside.path, self.path)
@@ -104,11 +106,14 @@ class RunFolder:
     def settings(self) -> Settings:
         """Return the settings of the run."""
         self._require_settings()
-        text = read_text(self._config)
+        text, options = read_text(self._config), self.options()
         try:
             settings = Settings.from_dict(old_settings.current(require_keys("settings", parse_json(text))))
+            own_environment.find(settings.environment, self.path, options)
             build(settings)  # refuses what is wrong
             return settings
+        except own_environment.NotFound:  # which is not the fault of the settings
+            raise
         except ValueError as error:
             raise ValueError(f"{self._config} does not hold the settings of a run: {error}") from None
 
