@@ -13,7 +13,7 @@ from jax.core import Tracer
 from algorithms.environments import Described
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs import _observations as observations
-from algorithms.runs import acting
+from algorithms.runs import acting, export
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.watch import num_nonfinite
@@ -107,6 +107,15 @@ class Policy:
             action = np.asarray(action)
             action = self.env.decode(action) if isinstance(self.env, HostEnvironment) else action
         return (action[0], _entry(carry, 0)) if is_one else (action, carry)
+
+    def export(self, path: str | os.PathLike[str], deterministic: bool = True) -> None:
+        """Write the policy to a file that JAX alone can run, without this library; see `algorithms.runs.export`.
+
+        Args:
+            path: the file, such as `policy.jaxexport`.
+            deterministic: False for a function that explores as in training, and takes a seed.
+        """
+        export.save(path, self.agent, self.state, self.env, deterministic)
 
     def _drawn_key(self, key: jax.Array | int | None, leaves: list[Any]) -> jax.Array:
         if key is not None:

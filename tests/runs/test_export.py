@@ -1,0 +1,134 @@
+"""Exported policies act as the policies do, by JAX alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import venv
+from pathlib import Path
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+from runs.test_policy import KINDS, observations
+from support.trained import agent_states, save_agent, small_settings
+
+from algorithms import load_policy
+
+pytest.importorskip("flatbuffers")
+
+NEEDED = ("jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "opt_einsum", "flatbuffers")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """Return an interpreter of an environment with JAX and what that needs, and nothing else."""
+    folder = tmp_path_factory.mktemp("alone")
+    venv.create(folder / "venv", with_pip=False)
+    packages = folder / "packages"
+    packages.mkdir()
+    for name in NEEDED:
+        package = Path(importlib.util.find_spec(name).origin).parent
+        for source in (package, package.with_name(f"{name}.libs")):
+            if source.exists():
+                (packages / source.name).symlink_to(source)
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    (site / "alone.pth").write_text(f"{packages}\n")
+    return folder / "venv" / "bin" / "python"
+
+
+def policy_of(kind, tmp_path):
+    settings = small_settings(**{"algorithm": kind, **KINDS[kind]})
+    save_agent(tmp_path / "run", settings, agent_states(settings, seed=2))
+    return load_policy(tmp_path / "run")
+
+
+def read(path):
+    return jax.export.deserialize(bytearray(path.read_bytes()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported_policies_act_alike(kind, tmp_path):
+    """For any number of observations, and in every step of an episode."""
+    policy, path = policy_of(kind, tmp_path), tmp_path / "policy.jaxexport"
+    policy.export(path)
+    exported = read(path)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    for num in (1, 3):
+        obs = observations(policy.env, num)
+        if "memory" not in KINDS[kind]:
+            np.testing.assert_allclose(exported.call(obs), policy(obs), rtol=1e-5)
+            continue
+        own, is_first = None, np.ones(num, bool)
+        (_, carry, _), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+        carry = tuple(np.full((num, *leaf.shape[1:]), 7, leaf.dtype) for leaf in carry)  # it does not matter what
+        for seed in range(3):
+            obs = observations(policy.env, num, seed)
+            expected, own = policy.act(obs, own)
+            action, carry = exported.call(obs, carry, is_first)
+            np.testing.assert_allclose(action, expected, rtol=1e-5)
+            is_first = np.zeros(num, bool)
+
+
+def test_exported_exploration_takes_a_seed(tmp_path):
+    policy, path = policy_of("sac", tmp_path), tmp_path / "policy.jaxexport"
+    policy.export(path, deterministic=False)
+    call, obs = read(path).call, observations(policy.env, 2)
+    actions = [call(obs, np.uint32(seed)) for seed in (1, 2)]
+    assert not np.array_equal(*actions)
+    np.testing.assert_allclose(actions[0], policy(obs, deterministic=False, key=1), rtol=1e-5)
+
+
+def test_exported_noise_goes_on(tmp_path):
+    policy, path = policy_of("ddpg", tmp_path), tmp_path / "policy.jaxexport"
+    policy.export(path, deterministic=False)
+    exported, obs = read(path), observations(policy.env, 2)
+    carry = tuple(np.zeros((2, *leaf.shape[1:]), leaf.dtype) for leaf in exported.in_avals[1:3])
+    action, carry = exported.call(obs, carry, np.ones(2, bool), np.uint32(5))
+    expected, own = policy.act(obs, None, deterministic=False, key=5)
+    np.testing.assert_allclose(action, expected, rtol=1e-5)
+    action, _ = exported.call(obs, carry, np.zeros(2, bool), np.uint32(6))
+    np.testing.assert_allclose(action, policy.act(obs, own, deterministic=False, key=6)[0], rtol=1e-5)
+
+
+def test_a_file_holds_what_acting_needs(tmp_path):
+    """Neither critics nor optimizers."""
+    policy, path = policy_of("sac", tmp_path), tmp_path / "policy.jaxexport"
+    policy.export(path)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.state.params.actor))
+    assert path.stat().st_size < size + 20_000
+
+
+SCRIPT = """
+import sys, numpy, jax, jax.export
+assert not [name for name in ("algorithms", "jaxrl_buffers", "flax", "gymnax") if name in sys.modules]
+try:
+    import flax
+    sys.exit("flax is here")
+except ModuleNotFoundError:
+    pass
+policy = jax.export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
+obs = numpy.load(sys.argv[2], allow_pickle=True).item()["obs"]
+numpy.save(sys.argv[3], policy.call(obs))
+"""
+
+
+@pytest.mark.parametrize("kind", ["ddqn", "goals", "averaged"])
+def test_where_there_is_only_jax(kind, python, tmp_path):
+    policy = policy_of(kind, tmp_path)
+    policy.export(tmp_path / "policy.jaxexport")
+    obs = observations(policy.env, 4)
+    np.save(tmp_path / "obs.npy", {"obs": obs}, allow_pickle=True)
+    command = [python, "-I", "-c", SCRIPT, *(tmp_path / name for name in ("policy.jaxexport", "obs.npy", "out.npy"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), policy(obs))
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    policy = policy_of("ddqn", tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flatbuffers" else find(name))
+    with pytest.raises(ValueError, match=r"pip install 'jaxrl-buffers\[export\]'"):
+        policy.export(tmp_path / "policy.jaxexport")
