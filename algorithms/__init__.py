@@ -19,6 +19,7 @@ from algorithms.training.collection import collect
 from algorithms.training.evaluation import evaluate
 from algorithms.training.loop import TrainState, train
 from algorithms.training.off_policy import train_step
+from algorithms.training.offline import train_offline
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, StepInfo
 from algorithms.wrappers.averaging import Averaged
@@ -65,6 +66,7 @@ __all__ = [
     "evaluate_on_host",
     "load_policy",
     "train",
+    "train_offline",
     "train_on_host",
     "train_step",
 ]

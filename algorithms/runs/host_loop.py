@@ -46,6 +46,7 @@ def train_on_host(
     buffer_state: PyTree = None,
     state: TrainState | None = None,
     lock_step: bool = False,
+    agent_state: PyTree = None,
 ) -> tuple[TrainState, Metrics]:
     """Train as `train` does, in environments that are stepped on the host; consumes `key`.
 
@@ -59,6 +60,7 @@ def train_on_host(
         state: where an earlier call ended, to go on with its agent, buffer and counters; it is used up. Environments
             begin anew, and stored episodes that were under way count as cut off there.
         lock_step: collect and learn one after the other, in the place of both at once.
+        agent_state: what was learned already, to go on with a new buffer and new counters of steps; see `train`.
 
     Returns:
         The last state, whose `collector` is (), and metrics `[E, ...]`, as those of `train`.
@@ -74,13 +76,14 @@ def train_on_host(
     """
     key_train, key_test = split(key)
     with HostLoop(agent, buffer, env, plan, lock_step) as host:
-        state = host.init(key_train, buffer_state) if state is None else host.begin_anew(state)
+        state = host.init(key_train, buffer_state, agent_state) if state is None else host.begin_anew(state)
         history = []
         while (done := int(state.iteration)) < plan.num_iterations:
-            number, part = divmod(done, plan.iterations_per_test)
-            state = host.run(state, min(plan.iterations_per_test - part, plan.num_iterations - done))
+            _, next_test = plan.interval(done)
+            state = host.run(state, next_test - done)
             state, metrics = loop.read_metrics(state, plan)
-            returns, _ = host.evaluate(state.agent, fold_in(key_test, number), plan.num_test_episodes)
+            key_now = fold_in(key_test, plan.num_tests(next_test) - 1)
+            returns, _ = host.evaluate(state.agent, key_now, plan.num_test_episodes)
             history.append({**metrics, "returns": returns})
     if not history:
         raise ValueError(f"the state has made all {plan.total_steps} steps of the plan; raise its `total_steps`.")
@@ -94,7 +97,7 @@ class HostLoop:
     """
 
     def __init__(self, agent: Agent, buffer: Buffer, env: HostEnvironment, plan: Plan, lock_step: bool = False):
-        plan.check_buffer(buffer)
+        plan.check_buffer(buffer, is_filled=True)  # more is known at `init`
         self._agent, self._buffer, self._env, self._plan = agent, buffer, env, plan
         self._overlaps = not lock_step and not isinstance(buffer, Rollout)  # which must be of the present policy
         self._learner = ThreadPoolExecutor(1, "learner")
@@ -107,6 +110,7 @@ class HostLoop:
         # The agent's state is not given away: environments are acted in with it meanwhile.
         self._learn = jax.jit(self._learn_from, donate_argnums=0)
         self._store = jax.jit(self._store_rows, donate_argnums=0)
+        self._offline = jax.jit(self._learn_offline, donate_argnums=0, static_argnums=2)
         self._break = jax.jit(buffer.mark_break, donate_argnums=0) if not isinstance(buffer, Rollout) else None
 
     def __enter__(self) -> HostLoop:
@@ -122,14 +126,14 @@ class HostLoop:
             steps.close()
         self._tests, self._collector = {}, None
 
-    def init(self, key: jax.Array, buffer_state: PyTree = None) -> TrainState:
-        """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
+    def init(self, key: jax.Array, buffer_state: PyTree = None, agent_state: PyTree = None) -> TrainState:
+        """Return the state after `start_steps`, before the first update; consumes `key`. See `train`."""
         key_agent, key_env, key_warmup, key_train = split(key, 4)
         agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
-        state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state)
+        state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
         self._begin(key_env)
-        if not isinstance(buffer, Rollout) and plan.start_steps:
-            state = self._warm_up(state, key_warmup)
+        if not isinstance(buffer, Rollout) and plan.start_steps and not plan.offline_updates:
+            state = self._warm_up(state, key_warmup, is_random=agent_state is None)
         return state._replace(sums=state.sums.with_names(loop.metric_names(state, agent, buffer, env, plan)))
 
     def begin_anew(self, state: TrainState) -> TrainState:
@@ -138,8 +142,15 @@ class HostLoop:
         return state if self._break is None else state._replace(buffer=self._break(state.buffer))
 
     def run(self, state: TrainState, num_iterations: int) -> TrainState:
-        """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
-        first = int(state.iteration)
+        """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates.
+
+        Offline updates, and iterations behind them, are run by calls of their own.
+        """
+        first, offline = int(state.iteration), self._plan.offline_updates
+        if first < offline:
+            return jax.block_until_ready(self._offline(state.buffer, state._replace(buffer=()), num_iterations))
+        if first == offline > 0 and self._plan.start_steps:
+            state = self._warm_up(state, loop.key_of_first_steps(state), is_random=False)
         for iteration in range(first, first + num_iterations):
             chunk = self._take(iteration) or self._collect(state, iteration)
             learning = self._learner.submit(self._finish, state, chunk)
@@ -168,15 +179,15 @@ class HostLoop:
         self._collector.reset(seed_of(key))
         self._waiting = None
 
-    def _warm_up(self, state: TrainState, key: jax.Array) -> TrainState:
-        """Collect `start_steps` with random actions, a chunk at a time; consumes `key`."""
+    def _warm_up(self, state: TrainState, key: jax.Array, is_random: bool) -> TrainState:
+        """Collect `start_steps`, with random actions or with those of the agent, a chunk at a time; consumes `key`."""
         assert self._collector is not None
         num_envs = self._plan.num_envs
         num_rows, chunk_rows = self._plan.start_steps // num_envs, self._plan.update_every // num_envs
         keys = split(split(key)[0], (num_rows, 1))[:, 0]
         for begin in range(0, num_rows, chunk_rows):
             part = keys[begin : begin + chunk_rows]
-            chunk, _ = self._collector.collect(self._act, state.agent, part, is_random=True)
+            chunk, _ = self._collector.collect(self._act, state.agent, part, is_random)
             step = (begin + len(part)) * num_envs
             state = self._store(state.buffer, state._replace(buffer=()), chunk, np.int32(step))
         return state
@@ -197,6 +208,10 @@ class HostLoop:
         keys = loop.iteration_keys(fold_in(state.key, state.iteration), self._plan)
         state = state._replace(buffer=buffer_state)
         return loop.learn(state, chunk, finished, keys, self._agent, self._buffer, self._plan)
+
+    def _learn_offline(self, buffer_state: PyTree, state: TrainState, num_updates: int) -> TrainState:
+        state = state._replace(buffer=buffer_state)
+        return loop.run_offline(state, self._agent, self._buffer, self._plan, num_updates)
 
     def _store_rows(self, buffer_state: PyTree, state: TrainState, chunk: Transition, step: jax.Array) -> TrainState:
         buffer: Any = self._buffer  # no rollout: those have no warm-up

@@ -7,20 +7,24 @@ same sums in another order.)
 
 The buffer decides how an iteration learns: from samples of a replay buffer (`off_policy.learn`), or, if it is a
 `Rollout`, in epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
+
+With `plan.offline_updates`, `run_offline` comes first, as often as one likes, and then `go_online`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from algorithms.environments import Described, Environment, Finished
-from algorithms.training import faults, off_policy, on_policy
+from algorithms.training import learning, structure
 from algorithms.training.collection import Collector, collect
 from algorithms.training.evaluation import evaluate
+from algorithms.training.keys import Keys, iteration_keys
+from algorithms.training.learning import Buffer
 from algorithms.training.metrics import Scalars, Sums
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
@@ -29,8 +33,6 @@ from jaxrl_buffers import Transition
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree, Scalar
-
-Buffer = Replay | Rollout
 
 
 class TrainState(NamedTuple):
@@ -44,19 +46,26 @@ class TrainState(NamedTuple):
     sums: Sums
 
 
-class Keys(NamedTuple):
-    """The randomness of one iteration."""
-
-    act: jax.Array  # keys [K]
-    env: jax.Array  # keys [K, N]
-    sample: jax.Array  # keys [U]
-    gradients: jax.Array  # keys [U]
-
-
 def train(
-    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+    key: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Environment,
+    plan: Plan,
+    buffer_state: PyTree = None,
+    agent_state: PyTree = None,
 ) -> tuple[TrainState, Metrics]:
-    """Train from scratch, or with what `buffer_state` already holds, such as offline data; consumes `key`.
+    """Train from scratch, or go on with what was stored or learned before; consumes `key`.
+
+    Args:
+        key: a PRNG key.
+        agent: the algorithm.
+        buffer: what is learned from.
+        env: the environment.
+        plan: how much is collected, learned and tested.
+        buffer_state: what is stored already, such as offline data.
+        agent_state: what was learned already, such as `TrainState.agent` of an earlier call: parameters, optimizers,
+            targets and counters go on as they are. The first steps are then those of its policy, not random ones.
 
     Returns:
         The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means and the counts of
@@ -73,34 +82,53 @@ def train(
         (2, 2, 5)
     """
     key_train, key_test = split(key)
-    state = init(key_train, agent, buffer, env, plan, buffer_state)
+    state = init(key_train, agent, buffer, env, plan, buffer_state, agent_state)
 
-    def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
-        state = run(state, agent, buffer, env, plan, num_iterations)
-        state, metrics = read_metrics(state, plan)
-        returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
-        return state, {**metrics, "returns": returns}
+    def epochs(state: TrainState, advance: Any, num_iterations: int, per_test: int, first: int) -> tuple[Any, Metrics]:
+        def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
+            state = advance(state, num_iterations=num_iterations)
+            state, metrics = read_metrics(state, plan)
+            returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
+            return state, {**metrics, "returns": returns}
 
-    num_tests, rest = divmod(plan.num_iterations, plan.iterations_per_test)
-    state, metrics = jax.lax.scan(
-        lambda state, test: epoch(state, test, plan.iterations_per_test), state, jnp.arange(num_tests, dtype=jnp.int32)
-    )
-    if rest:
-        state, last = epoch(state, jnp.asarray(num_tests, jnp.int32), rest)
-        metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
-    return state, metrics
+        num_tests, rest = divmod(num_iterations, per_test)
+        tests = first + jnp.arange(num_tests, dtype=jnp.int32)
+        state, metrics = jax.lax.scan(lambda state, test: epoch(state, test, per_test), state, tests)
+        if rest:
+            state, last = epoch(state, jnp.asarray(first + num_tests, jnp.int32), rest)
+            metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
+        return state, metrics
+
+    history, offline = [], plan.offline_updates
+    if offline:
+        advance = functools.partial(run_offline, agent=agent, buffer=buffer, plan=plan)
+        state, metrics = epochs(state, advance, offline, plan.updates_per_test, 0)
+        history.append(metrics)
+    if plan.total_steps:
+        state = go_online(state, agent, buffer, env, plan) if offline else state
+        advance = functools.partial(run, agent=agent, buffer=buffer, env=env, plan=plan)
+        rest, first = plan.num_iterations - offline, plan.num_tests(offline)
+        state, metrics = epochs(state, advance, rest, plan.iterations_per_test, first)
+        history.append(metrics)
+    return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *history)
 
 
 def init(
-    key: jax.Array, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, buffer_state: PyTree = None
+    key: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Environment,
+    plan: Plan,
+    buffer_state: PyTree = None,
+    agent_state: PyTree = None,
 ) -> TrainState:
-    """Return the state after `start_steps` random steps, before the first update; consumes `key`."""
+    """Return the state after `start_steps`, before the first update; consumes `key`. See `train`."""
     key_agent, key_env, key_warmup, key_train = split(key, 4)
-    state = before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state)
+    state = before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     state = state._replace(collector=collector)
-    if not isinstance(buffer, Rollout) and plan.start_steps:
-        state = _warm_up(state, agent, buffer, env, plan, key_warmup)
+    if not isinstance(buffer, Rollout) and plan.start_steps and not plan.offline_updates:
+        state = _warm_up(state, agent, buffer, env, plan, key_warmup, is_random=agent_state is None)
     return state._replace(sums=state.sums.with_names(metric_names(state, agent, buffer, env, plan)))
 
 
@@ -112,14 +140,25 @@ def before_steps(
     env: Described,
     plan: Plan,
     buffer_state: PyTree = None,
+    agent_state: PyTree = None,
 ) -> TrainState:
-    """Return the state before any step, without a collector; consumes both keys."""
-    plan.check_buffer(buffer)
-    agent_state = agent.init(key_agent, env.obs, env.action_space.example)
+    """Return the state before any step, without a collector; consumes both keys. See `train`."""
+    plan.check_buffer(buffer, is_filled=buffer_state is not None)
+    if plan.offline_updates and buffer_state is None:
+        raise ValueError(
+            f"Plan(offline_updates={plan.offline_updates}): nothing is stored to learn from; give `buffer_state`, such "
+            "as a data set."
+        )
+    if agent_state is None:
+        agent_state = agent.init(key_agent, env.obs, env.action_space.example)
+        if plan.offline_updates:
+            agent_state = learning.observe_stored(agent, agent_state, buffer, buffer_state)
+    else:
+        structure.check_agent(agent, agent_state, env)
     if isinstance(buffer, Rollout):  # which is learned from at once and not kept
         buffer_state = ()
     elif buffer_state is None:
-        buffer_state = buffer.init(env.transition(_extras(agent, agent_state, env, key_train)))
+        buffer_state = buffer.init(env.transition(structure.extras(agent, agent_state, env, key_train)))
     return TrainState(agent_state, buffer_state, (), key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
 
 
@@ -138,19 +177,43 @@ def run(
     return jax.lax.scan(iterate, state, keys)[0]
 
 
+def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num_iterations: int) -> TrainState:
+    """Run iterations, each of which makes one update from what was stored before the run."""
+
+    def iterate(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
+        agent_state, buffer_state, metrics = learning.learn_offline(agent, buffer, state.agent, state.buffer, key, plan)
+        sums = state.sums.add(jnp.zeros((), jnp.int32), None, updates=metrics)
+        return TrainState(agent_state, buffer_state, state.collector, state.key, state.iteration + 1, sums), None
+
+    iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
+    return jax.lax.scan(iterate, state, jax.vmap(lambda i: fold_in(state.key, i))(iterations))[0]
+
+
+def go_online(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
+    """Take the first steps behind offline updates, which are those of the agent's policy."""
+    key = key_of_first_steps(state)
+    return _warm_up(state, agent, buffer, env, plan, key, is_random=False) if plan.start_steps else state
+
+
+def key_of_first_steps(state: TrainState) -> jax.Array:
+    """Return the randomness of the first steps behind offline updates."""
+    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # no iteration splits its key into that many
+
+
 def learn(
     state: TrainState, chunk: Transition, finished: Finished, keys: Keys, agent: Agent, buffer: Buffer, plan: Plan
 ) -> TrainState:
     """Make the updates of one iteration, which collected `chunk` `[K, N, ...]`, and count what happened."""
-    agent_state, buffer_state, metrics = _learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)
-    step = plan.start_steps + (state.iteration + 1) * plan.update_every
-    sums = state.sums.add(step, chunk, finished, metrics)
+    agent_state, buffer_state, metrics = learning.learn(
+        agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
+    )
+    sums = state.sums.add(plan.steps(state.iteration + 1), chunk, finished, metrics)
     return TrainState(agent_state, buffer_state, state.collector, state.key, state.iteration + 1, sums)
 
 
 def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buffer: Replay, plan: Plan) -> TrainState:
-    """Keep rows `[K, N, ...]` of random actions, after which `step` steps have been taken, and learn nothing."""
-    learner = _observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
+    """Keep the first rows `[K, N, ...]`, after which `step` steps have been taken, and learn nothing."""
+    learner = learning.observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
     sums = state.sums.add(jnp.asarray(step), chunk)
     return TrainState(*learner, state.collector, state.key, state.iteration, sums)
 
@@ -189,44 +252,18 @@ def adopt(
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
     """Return means and counts since the last reading, and the state from which the next ones begin."""
-    steps = plan.start_steps + state.iteration * plan.update_every
+    steps = plan.steps(state.iteration)
     return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
 
 
-def _learn(
-    agent: Any,
-    buffer: Buffer,
-    agent_state: PyTree,
-    buffer_state: PyTree,
-    chunk: Transition,
-    finished: Finished,
-    keys: Keys,
-    plan: Plan,
-) -> tuple[PyTree, PyTree, Scalars]:
-    """Store the new rows and make the updates of one iteration; a rollout is learned from at once and not stored."""
-    if isinstance(buffer, Rollout):
-        agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
-        # After the updates, which need the policy as it was when it acted.
-        return _observe(agent, agent_state, chunk, plan), buffer_state, metrics
-    agent_state = _observe(agent, agent_state, chunk, plan)
-    added: Any = buffer.add(buffer_state, chunk)
-    buffer_state = buffer.observe(added, _mean_return(finished))
-    return off_policy.learn(agent, buffer, agent_state, buffer_state, keys.sample, keys.gradients, plan)
-
-
-def _observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:
-    after = agent.observe(agent_state, chunk)
-    return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
-
-
 def _warm_up(
-    state: TrainState, agent: Agent, buffer: Replay, env: Environment, plan: Plan, key: jax.Array
+    state: TrainState, agent: Agent, buffer: Any, env: Environment, plan: Plan, key: jax.Array, is_random: bool
 ) -> TrainState:
-    """Collect `start_steps` with random actions; consumes `key`."""
+    """Collect `start_steps`, with random actions or with those of the agent; consumes `key`."""
 
     def step(state: TrainState, inputs: tuple[jax.Array, ...]) -> tuple[TrainState, None]:
         number, *keys = inputs
-        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=True)
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=is_random)
         state = state._replace(collector=collector)
         return store(state, chunk, (number + 1) * plan.num_envs, agent, buffer, plan), None
 
@@ -239,40 +276,15 @@ def _warm_up(
 def metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
     """Return the names of what every update reports, by tracing one iteration's updates."""
     rows = plan.update_every // plan.num_envs, plan.num_envs
-    row = env.transition(_extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
+    row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
     chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
 
     def metrics(state: TrainState, chunk: Transition, finished: Finished) -> Scalars:
         keys = iteration_keys(state.key, plan)
-        return _learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
+        return learning.learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
 
     return jax.eval_shape(metrics, state, chunk, finished).names
 
 
 def _no_episode() -> Finished:
     return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-
-
-def _extras(agent: Agent, agent_state: Any, env: Described, key: jax.Array) -> PyTree:
-    """Return the shapes and dtypes of what an agent stores with one step; `key` shows the type of keys."""
-
-    def act(agent_state: Any, obs: PyTree, key: jax.Array) -> PyTree:
-        obs = jax.tree.map(lambda leaf: leaf[None], obs)
-        return agent.act(agent_state, obs, agent.initial_carry(1), key)[2]
-
-    extras = jax.eval_shape(act, agent_state, env.obs, key)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), extras)
-
-
-def iteration_keys(key: jax.Array, plan: Plan) -> Keys:
-    """Return the randomness of the iteration that has this key, which is consumed."""
-    num_rows = plan.update_every // plan.num_envs
-    keys = split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
-    limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])
-    act, env, sample, gradients = jnp.split(keys, limits)
-    return Keys(act, env.reshape(num_rows, plan.num_envs, *env.shape[1:]), sample, gradients)
-
-
-def _mean_return(finished: Finished) -> jax.Array:
-    """Return the mean return of the episodes that ended; NaN, which buffers ignore, if none did."""
-    return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)

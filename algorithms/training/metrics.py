@@ -50,21 +50,23 @@ class Sums(Component):
         return cls(tuple(names), zeros, jnp.zeros(len(faults.NAMES), jnp.int32))
 
     def add(
-        self, step: jax.Array, chunk: Transition, finished: Finished | None = None, updates: Scalars | None = None
+        self,
+        step: jax.Array,
+        chunk: Transition | None,
+        finished: Finished | None = None,
+        updates: Scalars | None = None,
     ) -> Sums:
         """Add what happened up to a step.
 
         Args:
             step: the number of steps.
-            chunk: rows `[K, N, ...]`, in which faults are counted.
+            chunk: rows `[K, N, ...]`, in which faults are counted; None if there are none.
             finished: episodes `[K, N]` that may have ended; None if they do not count.
             updates: metrics of `U` updates; None if there were none.
         """
-        episodes = [jnp.zeros_like(chunk.reward)] * 3 if finished is None else finished
-        rows = jnp.stack([leaf.astype(jnp.float32) for leaf in (*episodes, *faults.of_rows(chunk))])
         values = jnp.zeros((0, len(self.names)), jnp.float32) if updates is None else updates.values
         num_updates = jnp.full(1, values.shape[0], jnp.float32)
-        added = jnp.concatenate([num_updates, jnp.sum(rows, axis=(1, 2)), jnp.sum(values, axis=0)])
+        added = jnp.concatenate([num_updates, _of_rows(chunk, finished), jnp.sum(values, axis=0)])
         counts = self._by_name(added)
         found = jnp.stack([counts.get(name, jnp.zeros((), jnp.float32)) for name in faults.NAMES])
         is_first = (found > 0) & (self.first_steps == 0)
@@ -96,3 +98,12 @@ class Sums(Component):
 
     def _by_name(self, totals: jax.Array) -> Metrics:
         return dict(zip((*_BEFORE, *self.names), totals, strict=True))
+
+
+def _of_rows(chunk: Transition | None, finished: Finished | None) -> jax.Array:
+    """Return the sums of what `_BEFORE` names behind the number of updates, over rows `[K, N, ...]`."""
+    if chunk is None:
+        return jnp.zeros(len(_BEFORE) - 1, jnp.float32)
+    episodes = [jnp.zeros_like(chunk.reward)] * 3 if finished is None else finished
+    rows = jnp.stack([leaf.astype(jnp.float32) for leaf in (*episodes, *faults.of_rows(chunk))])
+    return jnp.sum(rows, axis=(1, 2))

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from algorithms.training import faults
+from algorithms.training.suggestions import Suggested, require_multiple, round_up, suggested
 from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
+__all__ = ["MAX_EPISODES", "Plan", "Suggested", "suggested"]
 MAX_EPISODES = 1_000_000  # played side by side in one evaluation
-
-
-class Suggested(int):
-    """A number from a default or a preset. It changes where numbers that the user gave need another one."""
-
-
-def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a plan, those as suggestions that may change to fit others.
-
-    Example:
-        >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
-        64
-    """
-    fixed = ("num_envs", "num_test_episodes", "on_nan")  # the first decides about the others, the rest fits anything
-    return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
 
 
 @jax.tree_util.register_static
@@ -44,6 +30,10 @@ class Plan:
 
     A total that does not add up is refused, with the nearest that does.
 
+    Where something is stored already, `offline_updates` come before all of this: updates from that alone, without a
+    step, each an iteration of its own. Then the first steps are those of the agent's policy, not random ones. With a
+    total of 0 there is nothing else.
+
     Numbers that are left out, and those of a preset, are suggestions. They are rounded up to fit the numbers that were
     given, with `num_updates` in proportion to `update_every`. If the total does not add up otherwise, `start_steps`
     grows. Numbers that were given never change: they fit, or they are refused with the nearest that would.
@@ -52,17 +42,19 @@ class Plan:
     `num_updates` (not 1), `test_every` 5,000 (not 1,000), `start_steps` 1,000 (not 20,000, as DDQN had in both).
 
     Args:
-        total_steps: environment steps of the whole run.
+        total_steps: environment steps of the whole run; 0 to learn offline only.
         num_envs: environments side by side.
         start_steps: steps with random actions before learning begins, a multiple of `num_envs`; 0 for on-policy agents.
         update_every: steps of one iteration, a multiple of `num_envs`.
         num_updates: updates of one iteration.
         mini_batch_size: samples of one update.
-        test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only.
+        test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only. While
+            learning offline, as many updates.
         num_test_episodes: complete episodes of one evaluation.
         on_nan: what to do about numbers that are not finite. They are always counted. `warn` goes on. `skip` goes on
             and leaves out updates whose gradients are not finite. `stop` ends a run in a folder, which keeps its last
             finite checkpoint.
+        offline_updates: updates before the first step, from what is stored already, such as a data set.
 
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
@@ -81,21 +73,24 @@ class Plan:
     test_every: int = Suggested(5_000)
     num_test_episodes: int = 5
     on_nan: str = "warn"
+    offline_updates: int = 0
 
     def __post_init__(self):
-        for name in ("total_steps", "num_envs", "update_every", "num_updates", "mini_batch_size"):
+        require_integer("Plan", "offline_updates", self.offline_updates, 0)
+        require_integer("Plan", "total_steps", self.total_steps, 0 if self.offline_updates else 1)
+        for name in ("num_envs", "update_every", "num_updates", "mini_batch_size"):
             require_integer("Plan", name, getattr(self, name), 1)
         require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
         require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1, MAX_EPISODES)
         require_choice("Plan", "on_nan", self.on_nan, faults.POLICIES)
         self._follow()
-        _require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
-        _require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
+        require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
+        require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
         if self.test_every:
-            _require_multiple("test_every", self.test_every, "update_every", self.update_every)
+            require_multiple("test_every", self.test_every, "update_every", self.update_every)
         self._require_total()
-        if self.num_iterations * self.num_updates >= INT32_LIMIT:
+        if self.updates(self.num_iterations) >= INT32_LIMIT:
             raise ValueError(
                 f"Plan(num_updates={self.num_updates}): {self.num_iterations} iterations would make 2**31 updates or "
                 "more, which cannot be counted; make fewer."
@@ -107,9 +102,11 @@ class Plan:
 
     def _follow(self) -> None:
         """Round suggestions up to what fits."""
-        self._collect(_round_up(self.update_every, self.num_envs))
-        self._suggest(start_steps=_round_up(self.start_steps, self.num_envs))
-        self._suggest(total_steps=_round_up(self.total_steps, self.num_envs))
+        if self.total_steps == 0:
+            self._suggest(start_steps=0)
+        self._collect(round_up(self.update_every, self.num_envs))
+        self._suggest(start_steps=round_up(self.start_steps, self.num_envs))
+        self._suggest(total_steps=round_up(self.total_steps, self.num_envs))
         learning = self.total_steps - self.start_steps
         rest = learning % self.update_every
         if self.start_steps and rest % self.num_envs == 0 and learning - rest >= self.update_every:
@@ -119,8 +116,8 @@ class Plan:
             # Iterations of up to twice the suggested size train in much the same way.
             sizes = range(self.update_every, 2 * self.update_every + 1, self.num_envs)
             self._collect(next((size for size in sizes if learning % size == 0), self.update_every))
-        self._suggest(test_every=_round_up(self.test_every, self.update_every))
-        learning = max(_round_up(learning, self.update_every), self.update_every)
+        self._suggest(test_every=round_up(self.test_every, self.update_every))
+        learning = max(round_up(learning, self.update_every), self.update_every)
         self._suggest(total_steps=self.start_steps + learning)
 
     def _collect(self, update_every: int) -> None:
@@ -136,6 +133,8 @@ class Plan:
 
     def _require_total(self) -> None:
         learning = self.total_steps - self.start_steps
+        if self.total_steps == 0 == self.start_steps:
+            return
         if learning >= self.update_every and learning % self.update_every == 0:
             require_integer("Plan", "total_steps", self.total_steps, 1)  # rounding up may have made it too large
             return
@@ -180,13 +179,44 @@ class Plan:
 
     @property
     def num_iterations(self) -> int:
-        """Iterations of the whole run."""
-        return (self.total_steps - self.start_steps) // self.update_every
+        """Iterations of the whole run; an offline update is one."""
+        return self.offline_updates + (self.total_steps - self.start_steps) // self.update_every
 
     @property
     def iterations_per_test(self) -> int:
-        """Iterations between two evaluations."""
-        return min(self.test_every // self.update_every or self.num_iterations, self.num_iterations)
+        """Iterations with steps between two evaluations."""
+        most = max(self.num_iterations - self.offline_updates, 1)
+        return min(self.test_every // self.update_every or most, most)
+
+    @property
+    def updates_per_test(self) -> int:
+        """Offline updates between two evaluations."""
+        return min(self.test_every or self.offline_updates, self.offline_updates)
+
+    def interval(self, iteration: int) -> tuple[int, int]:
+        """Return between which iterations, `[first, last)`, there is no evaluation and this iteration lies."""
+        begin, end, length = self.offline_updates, self.num_iterations, self.iterations_per_test
+        if iteration < self.offline_updates:
+            begin, end, length = 0, self.offline_updates, self.updates_per_test
+        first = begin + (iteration - begin) // length * length
+        return first, min(first + length, end)
+
+    def num_tests(self, iteration: int) -> int:
+        """Return how many evaluations there were after so many iterations: on the grid, or at an end behind it."""
+        offline = min(iteration, self.offline_updates)
+        tests = -(-offline // self.updates_per_test) if offline else 0
+        return tests + -(-(iteration - offline) // self.iterations_per_test)
+
+    def updates(self, iteration: int) -> int:
+        """Return how many updates have been made after so many iterations."""
+        offline = min(iteration, self.offline_updates)
+        return offline + (iteration - offline) * self.num_updates
+
+    def steps(self, iteration: Any) -> Any:
+        """Return how many steps have been taken after so many iterations; none before offline updates are done."""
+        online = iteration - self.offline_updates
+        has_begun = online > 0 if self.offline_updates else True
+        return has_begun * (self.start_steps + online * self.update_every)
 
     @property
     def skip_nonfinite(self) -> bool:
@@ -203,12 +233,15 @@ class Plan:
         """Epochs of one iteration: how often an on-policy agent learns from each step."""
         return self.num_updates // self.num_minibatches
 
-    def check_buffer(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> None:
+    def check_buffer(
+        self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False, is_filled: bool = False
+    ) -> None:
         """Refuse a buffer for another number of environments, or one that is too small.
 
         Args:
             buffer: the buffer from which the agent learns.
             by_columns: whether minibatches of a rollout are made of whole environments, as memories need them.
+            is_filled: whether something is stored already, so that the first steps need not fill a batch.
         """
         if buffer.num_envs != self.num_envs:
             raise ValueError(
@@ -218,12 +251,17 @@ class Plan:
         if isinstance(buffer, Rollout):
             self._check_rollout(buffer, by_columns)
         elif isinstance(buffer, Mixture):  # the run writes to its first buffer only
-            self._check_replay(buffer.buffers[0], buffer.counts(self.mini_batch_size)[0])
+            self._check_replay(buffer.buffers[0], 0 if is_filled else buffer.counts(self.mini_batch_size)[0])
         else:
-            self._check_replay(buffer, self.mini_batch_size)
+            self._check_replay(buffer, 0 if is_filled else self.mini_batch_size)
 
     def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
         """Refuse rollouts that are not as long as an iteration, and epochs that are not whole."""
+        if self.offline_updates:
+            raise ValueError(
+                f"Plan(offline_updates={self.offline_updates}): on-policy agents do not learn from what others "
+                "did; set it to 0."
+            )
         steps = rollout.length * rollout.num_envs
         if self.update_every != steps:
             raise ValueError(
@@ -260,14 +298,3 @@ class Plan:
                 f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
                 f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."
             )
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
-
-
-def _require_multiple(name: str, value: int, of: str, unit: int) -> None:
-    if value % unit:
-        below, above = value // unit * unit, (value // unit + 1) * unit
-        near = f"{below} or {above}" if below else f"{above}"
-        raise ValueError(f"Plan({name}={value}): `{name}` must be a multiple of {of}={unit}; {near} would do.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,6 +141,24 @@ def test_what_is_stored_already_is_learned_from(key):
     size = int(data.storage.size)
     state, _ = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, buffer_state=data)
     assert int(state.buffer.storage.size) == min(size + PLAN.total_steps // 2, 40)
+
+
+def test_an_agent_goes_on_as_it_is(key):
+    given = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN)[0].agent
+    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN) as loop:
+        chex.assert_trees_all_equal(loop.init(key, agent_state=given).agent, given)
+    after, _ = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, agent_state=given)
+    assert int(after.agent.num_updates) == 2 * int(given.num_updates)
+
+
+def test_offline_learning_and_what_follows_is_that_of_one_program(key):
+    data = train(key, AGENT, BUFFER, WALK, PLAN)[0].buffer
+    mixture, plan = jb.Mixture((BUFFER, BUFFER)), dataclasses.replace(PLAN, offline_updates=10, test_every=8)
+    expected = train(key, AGENT, mixture, WALK, plan, jb.MixtureState((BUFFER.init(WALK.transition()), data)))
+    state = jb.MixtureState((BUFFER.init(WALK.transition()), data))
+    after, metrics = train_on_host(key, AGENT, mixture, HOST_WALK, plan, state, lock_step=True)
+    np.testing.assert_array_equal(metrics["steps"], expected[1]["steps"])
+    _assert_close(after.agent, expected[0].agent, atol=1e-5)
 
 
 def test_steps_that_are_mere_resets_are_not_learned_from(key):

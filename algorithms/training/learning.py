@@ -1,0 +1,109 @@
+"""What one iteration learns: from rows just collected, from a replay buffer, or from what was stored before the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Finished
+from algorithms.training import faults, off_policy, on_policy
+from algorithms.training.keys import Keys
+from algorithms.training.metrics import Scalars
+from algorithms.training.off_policy import Replay
+from algorithms.training.plan import Plan
+from algorithms.types import Agent
+from jaxrl_buffers import Mixture, MixtureState, Transition
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import PyTree
+
+Buffer = Replay | Rollout
+BLOCK_ROWS = 1_024  # that are observed at once
+
+
+def learn(
+    agent: Any,
+    buffer: Buffer,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    chunk: Transition,
+    finished: Finished,
+    keys: Keys,
+    plan: Plan,
+) -> tuple[PyTree, PyTree, Scalars]:
+    """Store the new rows and make the updates of one iteration; a rollout is learned from at once and not stored."""
+    if isinstance(buffer, Rollout):
+        agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
+        # After the updates, which need the policy as it was when it acted.
+        return observe(agent, agent_state, chunk, plan), buffer_state, metrics
+    agent_state = observe(agent, agent_state, chunk, plan)
+    added: Any = buffer.add(buffer_state, chunk)
+    buffer_state = buffer.observe(added, _mean_return(finished))
+    return off_policy.learn(agent, buffer, agent_state, buffer_state, keys.sample, keys.gradients, plan)
+
+
+def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:
+    """Let the agent take note of rows `[K, N, ...]`."""
+    after = agent.observe(agent_state, chunk)
+    return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
+
+
+def learn_offline(
+    agent: Agent, buffer: Any, agent_state: PyTree, buffer_state: Any, key: jax.Array, plan: Plan
+) -> tuple[PyTree, PyTree, Scalars]:
+    """Make one update from what was stored before the run; consumes `key`.
+
+    Of a mixture that is what all buffers hold but the first, which gets the rows of the run.
+
+    Returns:
+        Both states, and metrics `[1]`.
+    """
+    if isinstance(buffer, Mixture):
+        stored, (online, *parts) = Mixture(buffer.buffers[1:], buffer.ratios[1:]), buffer_state.parts
+        agent_state, after, metrics = _learn_once(agent, stored, agent_state, MixtureState(tuple(parts)), key, plan)
+        return agent_state, MixtureState((online, *after.parts)), metrics
+    return _learn_once(agent, buffer, agent_state, buffer_state, key, plan)
+
+
+def _learn_once(
+    agent: Agent, buffer: Replay, agent_state: PyTree, buffer_state: PyTree, key: jax.Array, plan: Plan
+) -> tuple[PyTree, Any, Scalars]:
+    key_sample, key_gradients = split(key)
+    agent_state, buffer_state, metrics = off_policy.train_step(
+        agent,
+        buffer,
+        agent_state,
+        buffer_state,
+        key_sample,
+        key_gradients,
+        plan.mini_batch_size,
+        skip_nonfinite=plan.skip_nonfinite,
+    )
+    return agent_state, buffer_state, jax.tree.map(lambda values: values[None], Scalars.of(metrics))
+
+
+def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -> PyTree:
+    """Let the agent take note of all rows that are stored, for example to know what observations are like."""
+    if isinstance(buffer, Mixture):
+        for part, part_state in zip(buffer.buffers, state.parts, strict=True):
+            agent_state = observe_stored(agent, agent_state, part, part_state)
+        return agent_state
+
+    def observed(num_rows: int, first: jax.Array, count: jax.Array, agent_state: PyTree) -> PyTree:
+        def step(number: jax.Array, agent_state: PyTree) -> PyTree:
+            rows, _ = buffer.slice(state, first + number * num_rows, num_rows)
+            return agent.observe(agent_state, rows)
+
+        return jax.lax.fori_loop(0, count, step, agent_state)
+
+    size = jnp.min(state.storage.size)
+    block = min(BLOCK_ROWS, buffer.length)
+    agent_state = observed(block, jnp.zeros((), jnp.int32), size // block, agent_state)
+    return observed(1, size // block * block, size % block, agent_state)
+
+
+def _mean_return(finished: Finished) -> jax.Array:
+    """Return the mean return of the episodes that ended; NaN, which buffers ignore, if none did."""
+    return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)

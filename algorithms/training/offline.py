@@ -1,0 +1,75 @@
+"""Learning from what is stored, without a step in any environment."""
+
+from __future__ import annotations
+
+import jax
+
+from algorithms.environments import Described
+from algorithms.training import loop
+from algorithms.training.off_policy import Replay
+from algorithms.training.plan import Plan
+from algorithms.types import Agent, Metrics
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._random.hashing import split
+from jaxrl_buffers.types import PyTree
+
+
+def train_offline(
+    key: jax.Array,
+    agent: Agent,
+    buffer: Replay,
+    buffer_state: PyTree,
+    env: Described,
+    num_updates: int,
+    batch_size: int = 64,
+    agent_state: PyTree = None,
+    on_nan: str = "warn",
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Make updates from a data set; the environment is only asked what it is like. Consumes `key`.
+
+    Of a `Mixture`, batches come from all buffers but the first, which is there for new rows. To go on online, hand both
+    states to `train`.
+
+    Args:
+        key: a PRNG key.
+        agent: the algorithm.
+        buffer: what is learned from.
+        buffer_state: what is stored in it, such as `jb.datasets.from_minari(buffer, name)`.
+        env: the environment of the data, which may also be one that is stepped on the host.
+        num_updates: how many updates to make.
+        batch_size: samples of one update.
+        agent_state: what was learned already; None to begin from scratch, after a look at all that is stored.
+        on_nan: `skip` leaves out updates whose gradients are not finite; see `Plan`.
+
+    Returns:
+        The state of the agent, the state of the buffer with its new priorities, and the means of all updates.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import SAC, Torso, collect, environments, evaluate
+        >>> env, buffer = environments.make("Pendulum-v1"), jb.uniform(100)
+        >>> agent = SAC(env.action_space, Torso((8,)))
+        >>> state = buffer.init(env.transition())
+        >>> chunk = jax.tree.map(lambda leaf: jax.numpy.ones((100, 1, *leaf.shape), leaf.dtype), env.transition())
+        >>> learned, _, metrics = train_offline(jax.random.key(0), agent, buffer, buffer.add(state, chunk), env, 20)
+        >>> returns, _ = evaluate(agent, learned, env, jax.random.key(1), num_episodes=5)
+        >>> int(learned.num_updates), returns.shape
+        (20, (5,))
+    """
+    require_integer("train_offline", "num_updates", num_updates, 1)
+    plan = Plan(
+        0,
+        buffer.num_envs,
+        update_every=buffer.num_envs,
+        num_updates=1,
+        mini_batch_size=batch_size,
+        test_every=0,
+        on_nan=on_nan,
+        offline_updates=num_updates,
+    )
+    key_agent, key_train = split(key)
+    state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
+    names = loop.metric_names(state, agent, buffer, env, plan)
+    state = loop.run_offline(state._replace(sums=state.sums.with_names(names)), agent, buffer, plan, num_updates)
+    metrics = {name: value for name, value in state.sums.read().items() if not name.startswith("episode")}
+    return state.agent, state.buffer, metrics

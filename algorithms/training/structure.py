@@ -1,0 +1,46 @@
+"""Shapes and dtypes of what agents keep and store, found by tracing them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from algorithms.environments import Described
+from algorithms.types import Agent
+from jaxrl_buffers.types import PyTree
+
+
+def extras(agent: Agent, agent_state: Any, env: Described, key: jax.Array) -> PyTree:
+    """Return the shapes and dtypes of what an agent stores with one step; `key` shows the type of keys."""
+
+    def act(agent_state: Any, obs: PyTree, key: jax.Array) -> PyTree:
+        obs = jax.tree.map(lambda leaf: leaf[None], obs)
+        return agent.act(agent_state, obs, agent.initial_carry(1), key)[2]
+
+    stored = jax.eval_shape(act, agent_state, env.obs, key)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stored)
+
+
+def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
+    """Refuse a state that is not one of the agent in this environment, naming a leaf that differs."""
+    wanted = jax.eval_shape(lambda: agent.init(jax.random.key(0), env.obs, env.action_space.example))
+    given, needed = (
+        {
+            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        }
+        for tree in (jax.eval_shape(lambda tree: tree, agent_state), wanted)
+    )
+    for name in {**needed, **given}:
+        if given.get(name) != needed.get(name):
+            raise ValueError(
+                f"the agent's state has {given.get(name, 'nothing')} for {name}, but {type(agent).__name__} in "
+                f"{env.name} needs {needed.get(name, 'nothing')}; give a state of an agent that was made like this one."
+            )
+
+
+def _kinds(tree: PyTree) -> dict[str, str]:
+    """Return the dtype and the shape of every leaf by its place."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}

@@ -1,0 +1,40 @@
+"""Numbers of a plan that may change to fit others, and those that may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Suggested(int):
+    """A number from a default or a preset. It changes where numbers that the user gave need another one."""
+
+
+def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a plan, those as suggestions that may change to fit others.
+
+    Example:
+        >>> from algorithms import Plan
+        >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
+        64
+    """
+    fixed = (
+        "num_envs",
+        "num_test_episodes",
+        "on_nan",
+        "offline_updates",
+    )  # the first decides about the others, the rest fits anything
+    return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
+
+
+def round_up(value: int, unit: int) -> int:
+    """Return the least multiple that is not below a value."""
+    return -(-value // unit) * unit
+
+
+def require_multiple(name: str, value: int, of: str, unit: int) -> None:
+    """Refuse a number of a plan that is no multiple of another one, with the nearest that are."""
+    if value % unit:
+        below, above = value // unit * unit, (value // unit + 1) * unit
+        near = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(f"Plan({name}={value}): `{name}` must be a multiple of {of}={unit}; {near} would do.")
