@@ -66,6 +66,9 @@ def _train(command: Command) -> int:
             final_episodes=command.final_episodes,
             on_signal=_Stopping(bar),
             on_notice=lambda line: bar.say(f"train.py: {line}"),
+            log=command.log,
+            max_time=command.max_time,
+            stop_at_return=command.stop_at_return,
         )
         try:
             result = command.train(options)

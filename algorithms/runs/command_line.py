@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms.runs import old_settings, presets, run, settings_file
-from algorithms.runs.command_options import OF_RESUME, OF_RUN, Option, options_of_run, options_of_settings
+from algorithms.runs.command_options import OF_RESUME, OF_RUN, REPEATED, Option, options_of_run, options_of_settings
 from algorithms.runs.components import ALGORITHMS, require_name
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings, merged
@@ -37,6 +37,9 @@ class Command(NamedTuple):
     fresh_environments: bool = False
     checkpoint_seconds: float | None = None
     final_episodes: int | None = None
+    log: list[str] | None = None
+    max_time: float | None = None
+    stop_at_return: float | None = None
     total_steps: int | None = None  # a new budget of a run that is resumed
     explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
 
@@ -86,7 +89,10 @@ def parse(arguments: list[str]) -> Command:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the words before the first option, and the words behind each option; of two equal options the last."""
+    """Return the words before the first option, and the words behind each option.
+
+    Of two equal options the last counts, or both if the option may be repeated.
+    """
     is_option = [(argument.startswith("--") and argument != "--") or argument == "-h" for argument in arguments]
     first = next(itertools.compress(itertools.count(), is_option), len(arguments))
     given: dict[str, list[str]] = {}
@@ -95,7 +101,7 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
         if starts:
             name, has_value, value = argument.partition("=")
             name = name.lstrip("-").replace("-", "_")
-            given[name] = [value] if has_value else []
+            given[name] = [*(given.get(name, []) if name in REPEATED else []), *([value] if has_value else [])]
         else:
             given[name].append(argument)
     return arguments[:first], given

@@ -26,18 +26,31 @@ OF_RUN = {
     "{name: ..., config: {...}}.",
     "out": "The folder of the new run, which must not exist; by default runs/ALGORITHM_ENVIRONMENT_seedSEED.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped. Beside it only --total-steps, "
-    "--fresh-environments, --checkpoint-seconds and --final-episodes may be given. --total-steps is a new budget of "
-    "the whole run, also of a finished one; annealed learning rates then follow the line over the new budget.",
+    "--fresh-environments, --checkpoint-seconds, --final-episodes, --log, --max-time and --stop-at-return may be "
+    "given. --total-steps is a new budget of the whole run, also of a finished one; annealed "
+    "learning rates then follow the line over the new budget.",
     "fork": "The folder of a run whose agent and buffer the new run in --out takes over. Settings are those of that "
     "run unless given, and may change as long as the shapes of its state stay the same. Steps are counted on, so "
     "--total-steps includes those of that run. Episodes begin anew.",
     "fresh_environments": "With --resume: begin new episodes, and restore only the agent and the buffer.",
-    "checkpoint_seconds": "Seconds between two checkpoints. One is also saved at the end, on Ctrl-C, on SIGTERM, and "
-    f"when the terminal is closed. {Kept().checkpoint_seconds:g} for a new run, else as the run had it.",
+    "checkpoint_seconds": "Seconds between two checkpoints (in the place of PyTorchRL's save_interval). One is also "
+    "saved at the end, on Ctrl-C, on SIGTERM, and when the terminal is closed. "
+    f"{Kept().checkpoint_seconds:g} for a new run, else as the run had it.",
     "final_episodes": "Episodes of the last, deterministic evaluation of every seed. "
     f"{Kept().final_episodes} for a new run, else as the run had it.",
+    "log": "Logs to write beside metrics.jsonl, one or more of csv, tensorboard and wandb, or none. A point for every "
+    "evaluation, so --test-every says how often (in the place of PyTorchRL's log_interval). A resumed run keeps them.",
+    "max_time": "Seconds after which the run stops and ends as if it had made all its steps: saved, tested, with a "
+    "result. Counted from the beginning of this command, checked between chunks. --resume goes on from there.",
+    "stop_at_return": "The run stops like that after an evaluation whose mean return, over all episodes of all seeds, "
+    "is at least this.",
 }
-OF_RESUME = ("resume", "fresh_environments", "checkpoint_seconds", "final_episodes", "total_steps")
+KINDS = {
+    **{"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int, "log": str},
+    **{"max_time": float, "stop_at_return": float},
+}
+OF_RESUME = ("resume", "total_steps", *KINDS)
+REPEATED = ("log",)  # options that may be given several times, each with one or more values
 
 
 class Option(NamedTuple):
@@ -110,8 +123,10 @@ class Option(NamedTuple):
 
 def options_of_run() -> dict[str, Option]:
     """Return the options that are no settings."""
-    kinds = {"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int}
-    return {name: Option(name, (name,), kinds.get(name, Path), text) for name, text in OF_RUN.items()}
+    return {
+        name: Option(name, (name,), KINDS.get(name, Path), text, is_list=name in REPEATED)
+        for name, text in OF_RUN.items()
+    }
 
 
 def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:

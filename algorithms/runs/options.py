@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from algorithms.runs import logs
 from algorithms.training.plan import MAX_EPISODES
 from jaxrl_buffers import config
 from jaxrl_buffers._checks import require_integer, require_number
@@ -51,6 +52,15 @@ class Options(NamedTuple):
             with, and 100 for a new one.
         on_signal: called with the number of every signal that asks to stop, at once and from another thread.
         on_notice: called with a line for people, such as when a first number is not finite; a warning by default.
+        log: other logs to write beside metrics.jsonl, some of `csv`, `tensorboard` and `wandb`. None for what the run
+            was started with, and nothing for a new one.
+        on_evaluation: called after every evaluation with what metrics.jsonl gets: `steps`, `seconds`,
+            `steps_per_second`, metrics `[S]` and `returns` `[S, E]`. If it returns True, the run stops there: it is
+            saved, tested and gets a result, as at its end, and can be resumed.
+        max_time: stop like that after so many seconds of this call, at the end of a chunk; what follows (a checkpoint,
+            the last evaluation) comes on top. Not kept with the run.
+        stop_at_return: stop like that after an evaluation whose mean return, over all episodes of all seeds, is at
+            least this. Not kept with the run.
     """
 
     on_chunk: Callable[[Report], None] = lambda report: None
@@ -58,6 +68,10 @@ class Options(NamedTuple):
     final_episodes: int | None = None
     on_signal: Callable[[int], None] | None = None
     on_notice: Callable[[str], None] = _warn
+    log: Sequence[str] | None = None
+    on_evaluation: Callable[[Mapping[str, Any]], bool | None] = lambda metrics: False
+    max_time: float | None = None
+    stop_at_return: float | None = None
 
 
 class Kept(NamedTuple):
@@ -65,6 +79,7 @@ class Kept(NamedTuple):
 
     checkpoint_seconds: float = 60.0
     final_episodes: int = 100
+    log: tuple[str, ...] = ()
 
     def over(self, values: Mapping[str, Any]) -> Kept:
         """Return these options, but for the values that are given."""
@@ -72,4 +87,4 @@ class Kept(NamedTuple):
         kept = self._replace(**config.check(Kept, given, self._fields))
         require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)
         require_integer("run", "final_episodes", kept.final_episodes, 1, MAX_EPISODES)
-        return kept
+        return kept._replace(log=logs.chosen(kept.log))

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from algorithms import environments
-from algorithms.runs import memory_need
+from algorithms.runs import logs, memory_need
 from algorithms.runs.build import complete
+from algorithms.runs.early_stop import EarlyStop
 from algorithms.runs.options import Interrupted, Kept, Options, Report
 from algorithms.runs.programs import Programs, compile_programs
 from algorithms.runs.progress import Progress, check_total, read_origin
@@ -40,16 +42,16 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
         NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
         ValueError: also when there is not enough memory.
     """
-    kept = Kept().over(options._asdict())
+    kept = _kept(options._asdict())
     run_folder = RunFolder(folder)
     run_folder.require_new()  # which takes seconds less than what follows
-    with _guarded(options) as signals:
+    with _guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
         programs = compile_programs(settings)
         memory_need.check(jax.eval_shape(programs.init))
         run_folder.create(settings, kept._asdict())
         with run_folder.lock():
-            return _train(settings, run_folder, programs, None, Progress(), options, kept, signals)
+            return _train(settings, run_folder, programs, None, Progress(), options, kept, stops)
 
 
 def resume(
@@ -78,9 +80,9 @@ def resume(
             there is not enough memory.
     """
     run_folder = RunFolder(folder)
-    with run_folder.lock(), _guarded(options) as signals:
+    with run_folder.lock(), _guarded(options) as stops:
         settings = run_folder.settings()
-        kept = Kept().over(run_folder.options()).over(options._asdict())
+        kept = _kept(run_folder.options(), options._asdict())
         run_folder.metrics()  # refuses those that could not be drawn in the end
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
@@ -97,7 +99,7 @@ def resume(
         run_folder.keep_metrics(progress.steps(settings.plan))
         if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
             state = programs.begin_anew(state)
-        return _train(settings, run_folder, programs, state, progress, options, kept, signals)
+        return _train(settings, run_folder, programs, state, progress, options, kept, stops)
 
 
 def fork(
@@ -125,8 +127,8 @@ def fork(
     """
     origin, run_folder = RunFolder(source), RunFolder(folder)
     run_folder.require_new()
-    kept = Kept().over(origin.options()).over(options._asdict())
-    with _guarded(options) as signals:
+    kept = _kept(origin.options(), options._asdict())
+    with _guarded(options) as stops:
         settings = complete(settings)
         programs = compile_programs(settings)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
@@ -134,7 +136,7 @@ def fork(
         forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
         run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
         with run_folder.lock():
-            return _train(settings, run_folder, programs, state, progress, options, kept, signals)
+            return _train(settings, run_folder, programs, state, progress, options, kept, stops)
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
@@ -145,11 +147,26 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
 
 
+class Stops(NamedTuple):
+    """What may end a run before it has made all its steps."""
+
+    signals: StopSignals
+    early: EarlyStop
+
+
 @contextlib.contextmanager
-def _guarded(options: Options) -> Iterator[StopSignals]:
+def _guarded(options: Options) -> Iterator[Stops]:
     """Remember signals, and explain a lack of memory."""
+    early = EarlyStop(options)
     with StopSignals(options.on_signal) as signals, memory_need.explained():
-        yield signals
+        yield Stops(signals, early)
+
+
+def _kept(*given: Mapping[str, Any]) -> Kept:
+    """Return the options that stay with a run, of which the last ones given win; refuse logs that cannot be written."""
+    kept = functools.reduce(Kept.over, given, Kept())
+    logs.require(kept.log)
+    return kept
 
 
 def _shapes(settings: Settings) -> TrainState:
@@ -164,9 +181,24 @@ def _train(
     progress: Progress,
     options: Options,
     kept: Kept,
-    signals: StopSignals,
+    stops: Stops,
 ) -> dict[str, Any]:
-    plan = settings.plan
+    with logs.opened(kept.log, folder.path, settings, folder.metrics()) as log:
+        return _train_logged(settings, folder, programs, state, progress, options, kept, stops, log)
+
+
+def _train_logged(
+    settings: Settings,
+    folder: RunFolder,
+    programs: Programs,
+    state: TrainState | None,
+    progress: Progress,
+    options: Options,
+    kept: Kept,
+    stops: Stops,
+    log: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    plan, signals = settings.plan, stops.signals
     watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(folder, plan))
 
     def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
@@ -184,8 +216,9 @@ def _train(
     watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
     saved = -math.inf  # the first save is due at once
     is_drawn = False
+    stopped_by = None
     while True:
-        is_done = progress.iteration >= plan.num_iterations
+        is_done = progress.iteration >= plan.num_iterations or stopped_by is not None
         stop = signals.received  # one that comes during the save is obeyed after the next chunk
         if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
             is_finite = num_nonfinite(state.agent) == 0
@@ -202,9 +235,11 @@ def _train(
             break
         state, progress, metrics = _advance(settings, programs, state, progress, watch)
         if metrics is not None:
-            folder.append({**_summary(settings, progress), **metrics})
+            log(folder.append({**_summary(settings, progress), **metrics}))
             is_drawn = False
-        tell("training" if progress.iteration < plan.num_iterations else "testing", metrics)
+        stopped_by = stops.early.reason(metrics and {**_summary(settings, progress), **metrics})
+        is_last = progress.iteration >= plan.num_iterations or stopped_by is not None
+        tell("testing" if is_last else "training", metrics)
     returns, lengths = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
     result = {
         "algorithm": settings.algorithm,
@@ -216,6 +251,8 @@ def _train(
         "episodes": kept.final_episodes,
         "nonfinite_numbers": num_nonfinite(state.agent),
     }
+    if progress.iteration < plan.num_iterations:
+        result["stopped_by"] = stopped_by
     for success in _success(settings, returns, lengths).values():
         result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
     folder.finish(result)

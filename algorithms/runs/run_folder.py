@@ -4,6 +4,7 @@ config.json     the resolved settings
 options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked; where the
                 module of an environment of one's own was, relative to this folder and absolute
 metrics.jsonl   one line an evaluation
+metrics.csv, tensorboard/, wandb/  copies of these for other tools, if they are asked for
 checkpoint/     the whole state, restored bit for bit, the last two; the agent in it is finite
 checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
                 if this one is removed
@@ -179,9 +180,11 @@ class RunFolder:
         saved = [path for path in (self._checkpoint, self._nonfinite_checkpoint) if _is_saved(path)]
         return max(saved, key=_iteration) if furthest else saved[0]
 
-    def append(self, metrics: Mapping[str, Any]) -> None:
-        """Add a line of metrics; numbers that are not finite become null."""
-        durable.append_text(self._metrics, json.dumps(_plain(metrics)) + "\n")
+    def append(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a line of metrics, and return it as it will be read; numbers that are not finite become null."""
+        line = _plain(metrics)
+        durable.append_text(self._metrics, json.dumps(line) + "\n")
+        return line
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""

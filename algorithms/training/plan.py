@@ -48,8 +48,8 @@ class Plan:
         update_every: steps of one iteration, a multiple of `num_envs`.
         num_updates: updates of one iteration.
         mini_batch_size: samples of one update.
-        test_every: steps between two evaluations, a multiple of `update_every`; 0 for one at the end only. While
-            learning offline, as many updates.
+        test_every: steps between two evaluations, after each of which metrics are written, a multiple of
+            `update_every`; 0 for one at the end only. While learning offline, as many updates.
         num_test_episodes: complete episodes of one evaluation.
         on_nan: what to do about numbers that are not finite. They are always counted. `warn` goes on. `skip` goes on
             and leaves out updates whose gradients are not finite. `stop` ends a run in a folder, which keeps its last

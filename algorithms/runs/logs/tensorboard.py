@@ -1,0 +1,65 @@
+"""Event files for TensorBoard, written by tensorboardX, which needs neither TensorFlow nor PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from algorithms.runs.logs.points import Point, Writer
+from algorithms.runs.settings import Settings
+from jaxrl_buffers import _durable as durable
+
+NAME = "tensorboard"
+
+
+@contextlib.contextmanager
+def tensorboard_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
+    """Write the folder `tensorboard` anew, in which every series is a run of TensorBoard's.
+
+    The time axis shows seconds of training, which go on where a run was resumed.
+    """
+    # The class behind `SummaryWriter` writes at once. That one hands points over to a thread, and `flush` does not wait
+    # for it: a killed process would lose them.
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+
+    durable.remove_folder(folder / NAME)
+    files: dict[str, EventsWriter] = {}
+    begun: list[float] = []  # when the seconds of training began, as if there had been no pauses
+
+    def file_of(series: str) -> EventsWriter:
+        if series not in files:
+            durable.make_folder((folder / NAME / series).absolute())
+            files[series] = EventsWriter(str(folder / NAME / series / "events"))
+            # Tells a TensorBoard that is open to forget what it has read of this series.
+            files[series].write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
+        return files[series]
+
+    def write(point: Point) -> None:
+        begun.append(begun[0] if begun else time.time() - point.seconds)
+        for series, values in point.series.items():
+            tagged = [Summary.Value(tag=tag(name), simple_value=value) for name, value in values.items()]
+            event = Event(step=point.steps, wall_time=begun[0] + point.seconds, summary=Summary(value=tagged))
+            file_of(series).write_event(event)
+            file_of(series).flush()
+
+    try:
+        yield write
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def tag(name: str) -> str:
+    """Return the name under which TensorBoard shows a metric, in groups.
+
+    Example:
+        >>> tag("return"), tag("loss_q"), tag("buffer_fill")
+        ('evaluation/return', 'training/loss_q', 'buffer/fill')
+    """
+    if name.startswith("buffer_"):
+        return name.replace("_", "/", 1)
+    return f"evaluation/{name}" if name in ("return", "success") else f"training/{name}"
