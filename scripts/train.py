@@ -98,7 +98,8 @@ def _summary(result: dict[str, Any]) -> str:
     episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
     episodes = f"mean and range of {num_seeds} seeds, {episodes} each" if num_seeds > 1 else episodes
     speed = f"{result['steps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
-    return f"{success}return {_spread(result['return_of_seeds'])} ({episodes}) after {speed}"
+    stop = f", stopped by --{result['stopped_by'].replace('_', '-')}" if "stopped_by" in result else ""
+    return f"{success}return {_spread(result['return_of_seeds'])} ({episodes}) after {speed}{stop}"
 
 
 class _Stopping:

@@ -52,8 +52,8 @@ class Options(NamedTuple):
             with, and 100 for a new one.
         on_signal: called with the number of every signal that asks to stop, at once and from another thread.
         on_notice: called with a line for people, such as when a first number is not finite; a warning by default.
-        log: other logs to write beside metrics.jsonl, some of `csv`, `tensorboard` and `wandb`. None for what the run
-            was started with, and nothing for a new one.
+        log: other logs to write beside metrics.jsonl, some of `csv`, `tensorboard` and `wandb`. None for those that
+            the run has, and none for a new one.
         on_evaluation: called after every evaluation with what metrics.jsonl gets: `steps`, `seconds`,
             `steps_per_second`, metrics `[S]` and `returns` `[S, E]`. If it returns True, the run stops there: it is
             saved, tested and gets a result, as at its end, and can be resumed.

@@ -97,6 +97,8 @@ def resume(
         if total_steps is not None:
             run_folder.change_settings(settings)
         run_folder.keep_metrics(progress.steps(settings.plan))
+        if options.log is not None:
+            run_folder.change_options({**run_folder.options(), "log": kept.log})
         if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
             state = programs.begin_anew(state)
         return _train(settings, run_folder, programs, state, progress, options, kept, stops)
