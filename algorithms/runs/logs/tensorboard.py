@@ -26,15 +26,18 @@ def tensorboard_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
     from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
-    durable.remove_folder(folder / NAME)
     files: dict[str, EventsWriter] = {}
     begun: list[float] = []  # when the seconds of training began, as if there had been no pauses
 
     def file_of(series: str) -> EventsWriter:
         if series not in files:
-            durable.make_folder((folder / NAME / series).absolute())
-            files[series] = EventsWriter(str(folder / NAME / series / "events"))
-            # Tells a TensorBoard that is open to forget what it has read of this series.
+            path = (folder / NAME / series).absolute()
+            durable.make_folder(path)
+            earlier = sorted(path.glob("events.*"))
+            for file in earlier[:-1]:  # a TensorBoard that is open reads on from the last one, and would miss it
+                file.unlink()
+            files[series] = EventsWriter(str(path / "events"))
+            # Makes readers forget what they have read of this series.
             files[series].write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
         return files[series]
 
