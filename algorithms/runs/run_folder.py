@@ -76,12 +76,8 @@ class RunFolder:
             with run_lock.lock(aside.path):
                 durable.remove_folder(aside._checkpoint)  # which a killed process may have left
                 aside.change_settings(settings)
-<<<<<<< HEAD
-                kept = {**(options or {}), **own_environment.keep(settings.environment, self.path)}
-                durable.write_text(aside._options, json.dumps(kept, indent=2) + "\n")
-=======
-                aside.change_options(options or {})
->>>>>>> 6e132de (Test logs with the tools that read them, and runs that stop early)
+                kept = own_environment.keep(settings.environment, self.path)
+                aside.change_options({**(options or {}), **kept})
                 if begun is not None:
                     aside.save(begun[0], settings, begun[1])
                 durable.rename(aside.path, self.path)
