@@ -5,8 +5,7 @@ from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behav
 from algorithms.agents.ddpg import DDPG
 from algorithms.agents.ddqn import DDQN
 from algorithms.agents.mpo import MPO
-from algorithms.agents.optimization import LinearDecay
-from algorithms.agents.optimizers import Optimizer
+from algorithms.agents.optimizers import LinearDecay, OptaxSchedule, Optimizer
 from algorithms.agents.ppo import PPO
 from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
@@ -31,7 +30,7 @@ for _component in (
     *(DDPG, DDQN, MPO, PPO, SAC, TD3),
     *(AttractionKL, RepulsionKL, RewardPrediction),
     *(Averaged, Normalized, Recurrent),
-    *(Box, Discrete, LinearDecay, Optimizer, Torso),
+    *(Box, Discrete, LinearDecay, OptaxSchedule, Optimizer, Torso),
 ):
     config.register_component(_component)
 
@@ -50,6 +49,7 @@ __all__ = [
     "Discrete",
     "LinearDecay",
     "Normalized",
+    "OptaxSchedule",
     "Optimizer",
     "Plan",
     "Policy",

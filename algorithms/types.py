@@ -1,15 +1,18 @@
-"""The protocols of agents and add-ons, and the data that crosses the border between agents and the training loop.
+"""The protocols of agents and add-ons, and the data that agents exchange with the training loop.
 
-`Agent` is all that training off-policy needs. The other protocols say what some parts need on top of it:
+`Agent` is everything that off-policy training needs. Other parts need a little more, and each says so by a protocol:
 
-* `OnPolicyAgent`: learning from rollouts;
-* `PolicyAgent`: being imitated, as a behaviour of an add-on;
-* `LearnerAgent`, whose states are `LearnerState`: add-ons and optimizers;
-* `MemoryAgent` and `OnPolicyMemoryAgent`: the wrapper `Recurrent`;
-* `HasParams`: the wrapper `Averaged`.
+| protocol | needed by |
+|---|---|
+| `OnPolicyAgent` | training from rollouts, as PPO does |
+| `PolicyAgent` | add-ons that compare a policy with this one |
+| `LearnerAgent`, with states `LearnerState` | `algorithms.agents.optimization`, and add-ons of this agent |
+| `TargetAgent`, with states `TargetState` | `optimization.follow`, which moves target networks |
+| `MemoryAgent`, `OnPolicyMemoryAgent` | the wrapper `Recurrent` |
+| `HasParams`, a state | the wrapper `Averaged` |
 
-Groups of parameters have the same name in every agent: `actor`; `critic`, with leaves `[C, ...]` where `C` critics are
-stacked; `addons`, a tuple with one entry for each add-on; and what is an algorithm's own, such as `log_alpha`.
+Parameters come in groups, which have the same name in every agent: `actor`; `critic`, with leaves `[C, ...]` if `C`
+critics are stacked; `addons`, a tuple with an entry for each add-on; and an algorithm's own, such as `log_alpha`.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ from algorithms.networks.torsos import Torso
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 Metrics = dict[str, jax.Array]  # a flat dict of scalars
-Roles = tuple[tuple[str, tuple[int, ...]], ...]  # with how many networks are stacked: ("actor", ()), ("critic", (2,))
+# Groups of parameters that hold networks, each with the axes by which networks are stacked in it, such as
+# (("actor", ()), ("critic", (2,))) for one actor and two stacked critics.
+Roles = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class StepInfo(NamedTuple):
-    """What `gradients` returns besides the gradients."""
+    """What `Agent.gradients` returns beside the gradients."""
 
-    priorities: jax.Array  # float32[B], absolute TD errors; float32[B, L] of sequences
+    priorities: jax.Array  # float32[B], absolute TD errors; float32[B, L] for sequences
     metrics: Metrics
 
 
@@ -40,38 +45,45 @@ class StepInfo(NamedTuple):
 class Agent(Protocol):
     """An algorithm: a frozen pytree of hyper-parameters with pure methods. Its state is any pytree.
 
-    `grads` covers every trained quantity. So training in parallel needs nothing but the average of `grads` over all
-    devices. Clipping, delays and target averaging happen in `apply`, after that average.
+    One update is `gradients`, then `apply`. The gradients cover everything that is trained. Clipping, delays and target
+    networks belong to `apply`. So several devices train one agent by averaging their gradients between the two.
     """
 
     @property
     def action_space(self) -> Space:
-        """What the agent may do."""
+        """The actions that the agent chooses from."""
         ...
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the first state, for observations and actions like these unbatched examples; consumes `key`."""
+        """Return the first state; consumes `key`.
+
+        Args:
+            key: a PRNG key.
+            obs: an example of one observation, of which only shapes and dtypes matter.
+            action: an example of one action.
+        """
         ...
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return what acting remembers from step to step, at the start of an episode.
-
-        Leaves are `[N, ...]`; `()` if nothing is remembered.
-        """
+        """Return the memory with which acting begins an episode: leaves `[N, ...]`, or `()` if there is none."""
         ...
 
     def act(
         self, state: PyTree, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[PyTree, PyTree, PyTree]:
-        """Return actions `[N, ...]` in the environment's units, the next carry, and extras to store; consumes `key`."""
+        """Choose actions for observations `[N, ...]`; consumes `key`.
+
+        Returns:
+            Actions `[N, ...]` in the environment's units, the next carry, and extras `[N, ...]` to store with the step.
+        """
         ...
 
     def observe(self, state: PyTree, chunk: Transition) -> PyTree:
-        """Return the state after seeing collected rows `[K, N, ...]`, for example with new observation statistics."""
+        """Return the state after rows `[K, N, ...]` were collected, for example with new observation statistics."""
         ...
 
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of all trained quantities; consumes `key`."""
+        """Return the gradients of everything that is trained, with priorities and metrics; consumes `key`."""
         ...
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
@@ -81,24 +93,25 @@ class Agent(Protocol):
 
 @runtime_checkable
 class OnPolicyAgent(Agent, Protocol):
-    """An agent that learns from rollouts: `gradients` gets a `RolloutBatch` as `sample.batch`.
+    """An agent that learns from rollouts: in `gradients`, `sample.batch` is a `RolloutBatch`.
 
-    It holds shuffled rows `[B, ...]`, or whole columns `[B, K, ...]` if `learns_from_columns`.
+    The batch holds shuffled rows `[B, ...]`. With `learns_from_columns` it holds all `K` rows of some environments,
+    `[B, K, ...]`.
     """
 
     @property
     def learns_from_columns(self) -> bool:
-        """Whether minibatches are whole environments, as memories need them."""
+        """Whether minibatches must hold all rows of an environment, in order, as a memory needs them."""
         ...
 
     def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's observations, and those of their successors."""
+        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
         ...
 
 
 @runtime_checkable
 class PolicyAgent(Agent, Protocol):
-    """An agent whose policy is a distribution of actions."""
+    """An agent whose policy is a distribution over actions."""
 
     def distribution(self, state: PyTree, obs: PyTree) -> Distribution:
         """Return the policy's distributions at observations `[B, ...]`."""
@@ -118,7 +131,7 @@ class HasParams(Protocol):
 
 
 class Groups(Protocol):
-    """A NamedTuple with an entry for each group of parameters: the parameters, their gradients, or their optimizers."""
+    """A NamedTuple with an entry for each group: its parameters, its gradients, or the state of its optimizer."""
 
     @property
     def addons(self) -> tuple[PyTree, ...]:
@@ -129,7 +142,7 @@ class Groups(Protocol):
 
 
 class LearnerState(Protocol):
-    """The state of a learner whose parameters come in groups: a NamedTuple."""
+    """The state of a `LearnerAgent`: a NamedTuple, whose parameters come in groups."""
 
     @property
     def params(self) -> Groups:
@@ -138,7 +151,7 @@ class LearnerState(Protocol):
 
     @property
     def optimizer(self) -> Groups:
-        """The state of an optimizer for each group."""
+        """The state of the optimizer of each group."""
         ...
 
     @property
@@ -149,23 +162,32 @@ class LearnerState(Protocol):
     def _replace(self, **changes: Any) -> Self: ...
 
 
+class TargetState(LearnerState, Protocol):
+    """The state of a `TargetAgent`."""
+
+    @property
+    def target(self) -> PyTree:
+        """The parameters of the target networks."""
+        ...
+
+
 @runtime_checkable
 class Addon(Protocol):
-    """A term of the policy's loss: a frozen pytree of hyper-parameters with pure methods."""
+    """A term to add to the loss of a policy: a frozen pytree of hyper-parameters with pure methods."""
 
     @property
     def learning_rate(self) -> Scalar:
-        """The rate of Adam for the add-on's own parameters."""
+        """The learning rate of Adam for the add-on's own parameters."""
         ...
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return the add-on's own parameters, `()` if there are none; consumes `key`.
+        """Return the add-on's own first parameters, `()` if it has none; consumes `key`.
 
         Args:
             key: a PRNG key.
             obs: an unbatched observation.
             action: an unbatched action.
-            features: `float32[F]`, the output of the policy's torso for that observation.
+            features: `float32[F]`, what the policy's torso makes of that observation.
         """
         ...
 
@@ -175,50 +197,64 @@ class Addon(Protocol):
         """Return the term `float32[]` and metrics; consumes `key`.
 
         Args:
-            params: the add-on's own.
+            params: the add-on's own parameters.
             policy: the learner's distributions at `sample.batch.obs`, `[B, ...]`.
-            features: `float32[B, F]`, the outputs of the torso below them.
-            sample: a batch with its weights, by which the loss must be weighted.
+            features: `float32[B, F]`, what the policy's torso makes of `sample.batch.obs`.
+            sample: the batch, and the weight that each sample must have in the loss.
             key: a PRNG key.
         """
         ...
 
 
 class GroupRule(NamedTuple):
-    """How an agent steps one group of its parameters, unless it is given another optimizer."""
+    """How Adam, the default optimizer, steps one group of an agent's parameters."""
 
-    learning_rate: str  # the name of the agent's field
+    learning_rate: str  # the name of the agent's field that holds it
     is_clipped: bool = True  # whether `max_grad_norm` applies
 
 
 class LearnerAgent(PolicyAgent, Protocol):
-    """An agent that takes add-ons and optimizers. Its states are `LearnerState`s."""
+    """An agent that takes add-ons and optimizers. Its states are `LearnerState`."""
 
     @property
     def addons(self) -> tuple[Addon, ...]:
-        """The terms to add to the loss of the policy."""
+        """Terms to add to the loss of the policy."""
         ...
 
     groups: ClassVar[Mapping[str, GroupRule]]
-    """How each group of parameters is stepped by default; `addons` is not listed."""
+    """How each group of parameters is stepped by default. The group `addons` is not listed."""
 
     @property
     def max_grad_norm(self) -> Scalar:
-        """Gradients of a larger global norm are scaled down to it, each group for itself."""
+        """The largest global norm of a group's gradients; larger ones are scaled down to it."""
         ...
 
     @property
     def optimizer(self) -> Optimizers | None:
-        """The optimizers to use in the place of the default."""
+        """The optimizers to use instead of Adam."""
         ...
 
     @property
     def schedule(self) -> Schedule | None:
-        """The factor on all learning rates, as a function of the number of updates."""
+        """A factor on all learning rates of Adam, as a function of the number of updates."""
         ...
 
     def features(self, state: PyTree, obs: PyTree) -> jax.Array:
-        """Return the outputs `float32[B, F]` of the policy's torso at observations `[B, ...]`."""
+        """Return what the policy's torso makes of observations `[B, ...]`: `float32[B, F]`."""
+        ...
+
+
+class TargetAgent(LearnerAgent, Protocol):
+    """An agent with target networks, which follow the trained ones slowly. Its states are `TargetState`."""
+
+    @property
+    def polyak(self) -> Scalar:
+        """The share that a target network keeps of itself when it follows."""
+        ...
+
+    @property
+    def target_update_interval(self) -> Scalar:
+        """How many updates there are from one such step to the next."""
         ...
 
 
@@ -226,7 +262,8 @@ class LearnerAgent(PolicyAgent, Protocol):
 class MemoryAgent(Agent, Protocol):
     """An agent whose networks may have a memory. Its states are `HasParams`, with a group of parameters for each role.
 
-    Its networks are made of `torso`. Where they get a `History` instead of observations, they answer for all rows.
+    All its networks have the torso `torso`. Given a `History` in the place of observations, they return an output for
+    each of its rows.
     """
 
     @property
@@ -236,7 +273,7 @@ class MemoryAgent(Agent, Protocol):
 
     @property
     def roles(self) -> Roles:
-        """The groups of parameters that hold networks, each with the number of networks stacked in it."""
+        """The groups of parameters that hold networks, each with the axes of its stack of networks."""
         ...
 
 
@@ -245,5 +282,5 @@ class OnPolicyMemoryAgent(MemoryAgent, Protocol):
     """A `MemoryAgent` that learns from rollouts."""
 
     def value(self, state: PyTree, obs: PyTree) -> jax.Array:
-        """Return the critic's values `float32[N]` of observations `[N, ...]`."""
+        """Return the critic's values `float32[B]` of observations `[B, ...]`."""
         ...

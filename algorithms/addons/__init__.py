@@ -1,4 +1,4 @@
-"""Policy-loss add-ons: terms that any agent adds to the loss of its policy, as in `SAC(space, addons=(...,))`."""
+"""Add-ons: terms that any agent can add to the loss of its policy, as in `SAC(space, addons=(RewardPrediction(),))`."""
 
 from algorithms.addons.behaviors import behavior
 from algorithms.addons.kl import AttractionKL, RepulsionKL

@@ -2,14 +2,14 @@
 
     L = L_pi + sum_j L_j(policy, features, sample; params_j)
 
-The gradient of a sum is the sum of gradients. An agent computes its own gradients as if there were no add-ons.
-`add_gradients` computes those of all `L_j` with respect to the same parameters and adds them, before anything is
-clipped. So they reach the policy, and also the add-ons' own parameters, which are the group `addons` of the agent's.
+The gradient of a sum is the sum of gradients. So an agent computes its own gradients as if there were no add-ons, and
+`add_gradients` adds those of all `L_j`. They reach the policy and the add-ons' own parameters, which are the group
+`addons` of the agent's parameters. Clipping comes later, in `apply`.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,11 @@ from jaxrl_buffers.types import PyTree, Sample
 
 State = TypeVar("State", bound=LearnerState)
 Grads = TypeVar("Grads", bound=Groups)
-_STREAM = 0xADD0  # folded into an agent's keys; agents split theirs into fewer parts
+# Folded into an agent's key. `split(key, n)` is `fold_in(key, i)` for all i below n, and agents split into fewer parts.
+_STREAM = 0xADD0
 
 
-def check(owner: str, addons: Any) -> None:
+def check(owner: str, addons: object) -> None:
     """Refuse anything but a tuple of add-ons."""
     if not isinstance(addons, tuple):
         raise ValueError(f"{owner}(addons={addons!r}): give a tuple of add-ons, such as (RewardPrediction(),).")
@@ -39,7 +40,7 @@ def check(owner: str, addons: Any) -> None:
 def init(agent: LearnerAgent, state: State, key: jax.Array, obs: PyTree, action: PyTree) -> State:
     """Return an agent's first state with the parameters and optimizers of its add-ons.
 
-    The key is only folded, so an agent's networks are the same with add-ons and without.
+    The key is only folded: an agent has the same first networks with add-ons and without.
     """
     if not agent.addons:
         return state
@@ -54,7 +55,10 @@ def init(agent: LearnerAgent, state: State, key: jax.Array, obs: PyTree, action:
 def add_gradients(
     agent: LearnerAgent, state: LearnerState, sample: Sample, key: jax.Array, grads: Grads, info: StepInfo
 ) -> tuple[Grads, StepInfo]:
-    """Return an agent's gradients and metrics together with those of all add-ons; the key is only folded."""
+    """Return an agent's gradients and metrics with those of all add-ons added; the key is only folded.
+
+    The metrics of add-on `j` are called `addon{j}_...`.
+    """
     if not agent.addons:
         return grads, info
     keys = split(fold_in(key, _STREAM), len(agent.addons))

@@ -1,4 +1,4 @@
-"""Policies to stay close to, or to keep away from."""
+"""Behaviours: policies that do not learn, to which add-ons compare the policy that does."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from algorithms.types import Agent, MemoryAgent, PolicyAgent
 from algorithms.wrappers._base import Wrapper
 from jaxrl_buffers.types import PyTree
 
-Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, so that it may cross `jit`
-_LEAST_LOG_PROB = -1e9  # stands for minus infinity, of which 0 * log 0 would make NaN
+Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, to be an argument under `jit`
+_LEAST_LOG_PROB = -1e9  # instead of minus infinity, with which 0 * log 0 would be NaN
 
 
 def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) -> Behavior:
-    """Return a policy that does not learn, from an agent and its state or from a function.
+    """Return a policy that does not learn, from an agent and its state, or from a function.
 
-    A function gets `state`, if there is any, and observations `[B, ...]`; it returns distributions `[B, ...]` of the
-    learner's own kind: `Categorical`; `Normal` in `[-1, 1]` for DDPG, TD3, MPO and PPO; `TanhNormal` for SAC. States
-    are leaves of the result, functions are not. Observations are given as the learner sees them, one row at a time: a
-    learner may have a memory, a behaviour has none.
+    A function is called with `*state` and with observations `[B, ...]`. It returns distributions `[B, ...]` of the same
+    kind as the learner's: `Categorical` for discrete actions; `Normal`, for actions in `[-1, 1]`, beside DDPG, TD3, MPO
+    and PPO; `TanhNormal` beside SAC. Observations are as the learner sees them, for example normalized. A behaviour has
+    no memory, even if the learner has one.
+
+    The result is a pytree, in which the state is data and the function is not.
 
     Example:
         >>> from algorithms import Discrete, PPO
@@ -52,7 +54,10 @@ def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) 
 def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Array:
     """Return `KL(behaviour || policy)`, `float32[B]`; no gradient reaches the behaviour.
 
-    Observations may be a `History`; the policy is then one of its rows.
+    Args:
+        behavior: the policy that does not learn.
+        policy: the distributions `[B, ...]` of the one that does.
+        obs: the observations `[B, ...]` below them, or a `History` with `B` rows.
     """
     fixed = jax.lax.stop_gradient(behavior(obs.rows if isinstance(obs, History) else obs))
     if isinstance(fixed, Categorical) and isinstance(policy, Categorical):
@@ -62,13 +67,13 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
     if isinstance(fixed, TanhNormal) and isinstance(policy, TanhNormal):
         return jnp.sum(fixed.kl(policy), axis=-1)
     raise ValueError(
-        f"the behaviour is a {type(fixed).__name__}, but the policy that learns is a {type(policy).__name__}; "
-        "give a behaviour of the same kind."
+        f"the behaviour gives {type(fixed).__name__} distributions, but the policy that learns gives "
+        f"{type(policy).__name__}; both must be of the same kind."
     )
 
 
 def has_memory(policy: Agent | PolicyAgent | Callable[..., Distribution]) -> bool:
-    """Return whether networks of an agent, or of the agent that it wraps, have a memory."""
+    """Return whether the networks of an agent have a memory, also if it is wrapped in others."""
     if isinstance(policy, Wrapper):
         return has_memory(policy.agent)
     return isinstance(policy, MemoryAgent) and policy.torso.memory is not None

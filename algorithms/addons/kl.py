@@ -1,9 +1,9 @@
-"""Attraction to behaviour policies, and repulsion from them, by the Kullback-Leibler divergence."""
+"""Attraction to behaviours and repulsion from them, by the Kullback-Leibler divergence."""
 
 from __future__ import annotations
 
+import abc
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,66 @@ from jaxrl_buffers.component import Component
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 
-class AttractionKL(Component):
+class BehaviorKL(Component, abc.ABC):
+    """What both add-ons share: behaviours `b_i`, and their preferences `p_i`, the weights divided by their sum."""
+
+    behaviors: tuple[Behavior, ...]
+    weights: tuple[Scalar, ...] | None = None
+    scale: Scalar = 1.0
+
+    learning_rate = 0.0  # an add-on without parameters of its own
+
+    def __post_init__(self):
+        owner = type(self).__name__
+        _check_behaviors(owner, self.behaviors)
+        require_number(self, "scale", self.scale, 0)
+        if self.weights is None:
+            return
+        if not isinstance(self.weights, tuple) or len(self.weights) != len(self.behaviors):
+            raise ValueError(
+                f"{owner}(weights={self.weights!r}): give a tuple with a weight for each of {len(self.behaviors)}."
+            )
+        for weight in self.weights:
+            require_number(self, "weights", weight, 0)
+        known = [float(weight) for weight in self.weights if isinstance(weight, (int, float, np.number))]
+        if len(known) == len(self.weights) and not 0 < sum(known) < math.inf:
+            raise ValueError(f"{owner}(weights={self.weights!r}): at least one weight must be above 0, and all finite.")
+
+    @abc.abstractmethod
+    def loss(
+        self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Return the term and metrics; `key` is not used."""
+
+    def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
+        """Return `()`: there is nothing to train."""
+        return ()
+
+    def divergences(self, policy: Distribution, sample: Sample) -> jax.Array:
+        """Return `mean_b w_b KL(b_i || pi)` for each of `I` behaviours, `float32[I]`."""
+        each = [jnp.mean(sample.weights * divergence(fixed, policy, sample.batch.obs)) for fixed in self.behaviors]
+        return jnp.stack(each)
+
+    @property
+    def preferences(self) -> jax.Array:
+        """The weights of the behaviours divided by their sum, `float32[I]`."""
+        if self.weights is None:
+            return jnp.full(len(self.behaviors), 1 / len(self.behaviors), jnp.float32)
+        stacked = jnp.stack([jnp.asarray(weight, jnp.float32) for weight in self.weights])
+        return stacked / jnp.sum(stacked)
+
+
+class AttractionKL(BehaviorKL):
     """Draw the policy to the nearest of some behaviours.
 
         L = scale * min_i (mean_b w_b KL(b_i || pi) - ln p_i)
 
-    with importance weights `w_b` of samples and `p_i`, the weights of behaviours divided by their sum.
+    `w_b` are the importance weights of the samples, and `p_i` the weights of the behaviours divided by their sum.
 
     Args:
         behaviors: policies, each from `behavior(...)`.
-        weights: how much each is preferred, of any sum; all the same by default. A weight of 0 leaves it out.
+        weights: how much each behaviour is preferred; they may have any sum. None prefers all the same. A weight of 0
+            leaves a behaviour out.
         scale: factor on the whole term.
 
     Example:
@@ -37,91 +87,50 @@ class AttractionKL(Component):
         >>> agent = DDQN(Discrete(2), addons=(AttractionKL((first,), scale=0.1),))
     """
 
-    behaviors: tuple[Behavior, ...]
-    weights: tuple[Scalar, ...] | None = None
-    scale: Scalar = 1.0
-
-    learning_rate = 0.0  # nothing of its own is trained
-
-    def __post_init__(self):
-        _check(self, self.behaviors, self.weights, self.scale)
-
-    def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """There is nothing to train."""
-        return ()
-
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term, and the divergence `kl` from the behaviour that is nearest; `key` is not used."""
-        kl, weights = _divergences(self.behaviors, policy, sample), _normalized(self.weights, len(self.behaviors))
-        distance = kl - jnp.log(weights)
+        """Return the term, and the metric `kl`, the divergence from the nearest behaviour; `key` is not used."""
+        kl = self.divergences(policy, sample)
+        distance = kl - jnp.log(self.preferences)
         return jnp.asarray(self.scale, jnp.float32) * jnp.min(distance), {"kl": kl[jnp.argmin(distance)]}
 
 
-class RepulsionKL(Component):
+class RepulsionKL(BehaviorKL):
     """Drive the policy away from behaviours.
 
         L = -scale * sum_i p_i mean_b w_b KL(b_i || pi)
 
-    It has no minimum: keep `scale` small beside the algorithm's own loss. In PyTorchRL the weights of behaviours were
-    without effect.
+    `w_b` are the importance weights of the samples, and `p_i` the weights of the behaviours divided by their sum. The
+    term has no minimum: keep `scale` small beside the algorithm's own loss. In PyTorchRL the weights of behaviours had
+    no effect.
 
     Args:
         behaviors: policies, each from `behavior(...)`.
-        weights: how much each counts, of any sum; all the same by default.
+        weights: how much each behaviour counts; they may have any sum. With None all count the same.
         scale: factor on the whole term.
+
+    Example:
+        >>> from algorithms import DDQN, Discrete
+        >>> from algorithms.addons import behavior
+        >>> from algorithms.networks.distributions import Categorical
+        >>> old = behavior(lambda obs: Categorical(jnp.log(jnp.broadcast_to(jnp.array([0.9, 0.1]), (len(obs), 2)))))
+        >>> agent = DDQN(Discrete(2), addons=(RepulsionKL((old,), scale=0.01),))
     """
-
-    behaviors: tuple[Behavior, ...]
-    weights: tuple[Scalar, ...] | None = None
-    scale: Scalar = 1.0
-
-    learning_rate = 0.0  # nothing of its own is trained
-
-    def __post_init__(self):
-        _check(self, self.behaviors, self.weights, self.scale)
-
-    def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """There is nothing to train."""
-        return ()
 
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term, and the weighted divergence `kl` from the behaviours; `key` is not used."""
-        kl, weights = _divergences(self.behaviors, policy, sample), _normalized(self.weights, len(self.behaviors))
-        mean = jnp.sum(weights * kl)
+        """Return the term, and the metric `kl`, the weighted mean of the divergences; `key` is not used."""
+        mean = jnp.sum(self.preferences * self.divergences(policy, sample))
         return -jnp.asarray(self.scale, jnp.float32) * mean, {"kl": mean}
 
 
-def _divergences(behaviors: tuple[Behavior, ...], policy: Distribution, sample: Sample) -> jax.Array:
-    """Return the mean divergences `float32[I]` of all behaviours."""
-    each = [jnp.mean(sample.weights * divergence(fixed, policy, sample.batch.obs)) for fixed in behaviors]
-    return jnp.stack(each)
-
-
-def _normalized(weights: tuple[Scalar, ...] | None, num: int) -> jax.Array:
-    if weights is None:
-        return jnp.full(num, 1 / num, jnp.float32)
-    stacked = jnp.stack([jnp.asarray(weight, jnp.float32) for weight in weights])
-    return stacked / jnp.sum(stacked)
-
-
-def _check(component: Any, behaviors: Any, weights: Any, scale: Any) -> None:
-    owner = type(component).__name__
+def _check_behaviors(owner: str, behaviors: object) -> None:
+    """Refuse anything but a tuple of behaviours."""
     if not isinstance(behaviors, tuple) or not behaviors:
         raise ValueError(f"{owner}(behaviors={behaviors!r}): give a tuple of at least one behavior(...).")
     for fixed in behaviors:
         # A plain function is a leaf to JAX, and could not enter compiled code.
         if not callable(fixed) or jax.tree_util.all_leaves([fixed]):
             raise ValueError(f"{owner}: {fixed!r} is no behaviour; make one by behavior(agent, state) or behavior(f).")
-    require_number(component, "scale", scale, 0)
-    if weights is None:
-        return
-    if not isinstance(weights, tuple) or len(weights) != len(behaviors):
-        raise ValueError(f"{owner}(weights={weights!r}): give a tuple with a weight for each of {len(behaviors)}.")
-    for weight in weights:
-        require_number(component, "weights", weight, 0)
-    if all(isinstance(weight, (int, float, np.number)) for weight in weights) and not 0 < sum(weights) < math.inf:
-        raise ValueError(f"{owner}(weights={weights!r}): at least one weight must be above 0, and all finite.")

@@ -1,4 +1,4 @@
-"""Prediction of rewards as an auxiliary task of the policy's features."""
+"""Predicting rewards, a second task from which the features below a policy learn."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _HEAD = nn.Dense(1)
 
 
 class RewardPrediction(Component):
-    """Let a linear head predict the reward from the features below the policy, and so shape these features.
+    """Train a linear head `f` to predict the reward from the features below the policy. This shapes the features, too.
 
         L = scale * mean_b w_b m_b (f(features(s_b)) - r_b)^2 / 2
 
-    `m_b` is 0 for a share of the samples without reward, drawn anew every time, else 1: where rewards are rare, the
-    head would otherwise learn little but zero. Gradients reach the head and the torso of the policy (of the values, in
-    DDQN). The reward is that of the batch, so the sum over n steps if the buffer has such. In PyTorchRL such a head was
-    in no optimizer.
+    Where rewards are rare, the head would learn little but zero. Therefore `m_b` is 0 for some of the samples without
+    reward, which are chosen anew in each update, and 1 for all others. Gradients reach the head and the torso of the
+    policy (in DDQN, the torso of the values). With an n-step buffer, the reward is the sum over n steps. In PyTorchRL
+    this head was part of no optimizer.
 
     Args:
-        zero_mask_ratio: share of samples without reward to leave out.
+        zero_mask_ratio: the share of samples without reward that are left out.
         scale: factor on the whole term.
-        learning_rate: of the head.
+        learning_rate: learning rate of the head.
 
     Example:
         >>> from algorithms import Discrete, SAC
@@ -52,13 +52,13 @@ class RewardPrediction(Component):
         require_number(self, "learning_rate", self.learning_rate, 0)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return the parameters of the head; consumes `key`."""
+        """Return the first parameters of the head; consumes `key`."""
         return _HEAD.init(unrolled(key), features)
 
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term, and the mean absolute `error` of all samples; consumes `key`."""
+        """Return the term, and the metric `error`, the mean absolute error of all samples; consumes `key`."""
         reward = _reward(sample.batch)
         predict: Any = jax.vmap(_HEAD.apply, in_axes=(None, 0))
         error = predict(params, features)[:, 0] - reward

@@ -1,6 +1,7 @@
-"""What agents have in common. Each base leaves some methods to its classes, and nothing of it is overridden.
+"""What agents have in common: abstract bases, each a part of an agent.
 
-Bases are no components themselves: the classes derived from them choose the places of their fields.
+An algorithm implements what its base leaves open, and overrides nothing. Bases declare no fields of their own. Each
+algorithm lists all its hyper-parameters itself, in the order that suits it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ State = TypeVar("State")
 
 
 class ActorCritic(NamedTuple):
-    """The parameters of a policy and of values, their gradients, or their optimizers."""
+    """The parameters of a policy and its critics, or their gradients, or the states of their optimizers."""
 
     actor: PyTree
-    critic: PyTree  # leaves [C, ...] where there are C critics
+    critic: PyTree  # leaves [C, ...] if there is a stack of C critics
     addons: tuple[PyTree, ...] = ()
 
 
 class BaseAgent:
-    """An agent that learns from samples only, and not from rows as they are collected."""
+    """An agent that learns from samples only: collecting rows does not change its state."""
 
     def observe(self, state: State, chunk: Transition) -> State:
         """Return the state as it is."""
@@ -35,7 +36,7 @@ class BaseAgent:
 
 
 class ActorAgent(BaseAgent, abc.ABC):
-    """An agent with a policy of its own: `state.params.actor` are the parameters of `policy`."""
+    """An agent whose policy is a network: `state.params.actor` are the parameters of `policy`."""
 
     @property
     @abc.abstractmethod
@@ -47,12 +48,12 @@ class ActorAgent(BaseAgent, abc.ABC):
         return self.policy.distribution(state.params.actor, obs)
 
     def features(self, state: HasParams, obs: PyTree) -> jax.Array:
-        """Return the outputs `float32[B, F]` of the policy's torso at observations `[B, ...]`."""
+        """Return what the policy's torso makes of observations `[B, ...]`: `float32[B, F]`."""
         return self.policy.features(state.params.actor, obs)
 
 
 class StochasticAgent(ActorAgent):
-    """An agent that explores by drawing from its policy, each step for itself."""
+    """An agent that explores by drawing each action from its policy, independently of all others."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return `()`: acting remembers nothing."""

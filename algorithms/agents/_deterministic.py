@@ -1,4 +1,4 @@
-"""What algorithms with a deterministic policy have in common: networks, state, losses and steps.
+"""What DDPG and TD3 have in common: a deterministic policy, its critics, and their losses.
 
     y    = r + discount * min_j Q_target,j(s', a')
     L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
@@ -6,8 +6,8 @@
 
 An algorithm decides what `a'` is, how many critics there are, and when policy and targets move.
 
-Add-ons need a policy that is a distribution. They get a Gaussian around the policy's action, in `[-1, 1]`, with the
-fixed standard deviation `POLICY_SCALE`. So the divergence of two policies is `|a - a'|^2 / (2 POLICY_SCALE^2)`.
+Add-ons need a distribution over actions. They get a Gaussian around the policy's action, in `[-1, 1]`, with the fixed
+standard deviation `POLICY_SCALE`. So the divergence of two policies is `|a - a'|^2 / (2 POLICY_SCALE^2)`.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ POLICY_SCALE = 0.1
 
 
 class DeterministicState(NamedTuple):
-    """The state of a learner with a deterministic policy."""
+    """The state of an agent with a deterministic policy."""
 
     params: ActorCritic
     target: ActorCritic
-    optimizer: ActorCritic  # the state of an optimizer for each group
+    optimizer: ActorCritic  # the state of the optimizer of each group
     num_updates: jax.Array  # int32[]
 
 
 @dataclasses.dataclass(frozen=True)
 class DeterministicPolicy(ActorPolicy):
-    """Actions in `[-1, 1]` that depend on observations alone."""
+    """One action in `[-1, 1]` for each observation."""
 
     action_space: Box
     torso: Torso
 
     @property
     def actor(self) -> DeterministicActor:
-        """The network."""
+        """The network of the policy."""
         return DeterministicActor(self.action_space.size, self.torso)
 
     def action(self, params: PyTree, obs: PyTree) -> jax.Array:
@@ -64,15 +64,15 @@ class DeterministicPolicy(ActorPolicy):
         return apply_batch(self.actor, params, obs)
 
     def distribution(self, params: PyTree, obs: PyTree) -> Normal:
-        """Return the Gaussians around actions in `[-1, 1]` that add-ons get."""
+        """Return Gaussians around the actions at observations `[B, ...]`, for add-ons."""
         mean = self.action(params, obs)
         return Normal(mean, jnp.full_like(mean, math.log(POLICY_SCALE)))
 
 
 class DeterministicAgent(ActorAgent):
-    """A deterministic policy that explores by added noise, and `num_critics` stacked critics.
+    """An agent with a deterministic policy, which explores by added noise, and with `num_critics` stacked critics.
 
-    A class of it has the fields below, and implements `gradients` and `apply`.
+    An algorithm has the fields below, and implements `gradients` and `apply`.
     """
 
     action_space: Box
@@ -87,14 +87,14 @@ class DeterministicAgent(ActorAgent):
     noise_scale: Scalar
     noise_theta: Scalar
 
-    num_critics: int  # of the class
+    num_critics: ClassVar[int]
     groups: ClassVar[Mapping[str, GroupRule]] = {
         "actor": GroupRule("learning_rate_pi"),
         "critic": GroupRule("learning_rate_q"),
     }
 
     def check(self, *names: str) -> None:
-        """Refuse fields that are not what they should be; `names` are further ones that must be at least 0."""
+        """Refuse bad values of the fields above; `names` are further fields that must be at least 0."""
         owner = type(self).__name__
         if not isinstance(self.action_space, Box):
             raise ValueError(f"{owner} acts in continuous spaces, but the action space is {self.action_space!r}.")
@@ -113,7 +113,7 @@ class DeterministicAgent(ActorAgent):
 
     @abc.abstractmethod
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Take one step along the gradients."""
+        """Return the state after one update along the gradients."""
 
     @property
     def roles(self) -> Roles:
@@ -130,12 +130,12 @@ class DeterministicAgent(ActorAgent):
         key_actor, key_critic = split(key)
         critic = init_stack(self._critic, key_critic, self.num_critics, obs, action)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), critic)
-        target = jax.tree.map(jnp.copy, params)  # the same buffer twice could not be donated
+        target = jax.tree.map(jnp.copy, params)  # a state that holds one array twice could not be donated
         state = DeterministicState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return the state of the exploration noise before it begins."""
+        """Return the memory of the exploration noise at the start of an episode."""
         return self._noise.initial_carry(num_envs, self.action_space.size)
 
     def act(
@@ -148,13 +148,19 @@ class DeterministicAgent(ActorAgent):
         return self.action_space.scale(action), carry, ()
 
     def values(self, critic: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
-        """Return values `float32[C, B]` of actions in `[-1, 1]`."""
+        """Return the values `float32[C, B]` of actions `float32[B, A]` in `[-1, 1]` by all critics."""
         return apply_stack(self._critic, critic, obs, action)
 
     def critic_gradient(
         self, state: DeterministicState, sample: Sample, next_action: jax.Array
     ) -> tuple[PyTree, StepInfo]:
-        """Return the gradient of all critics, for given actions `a'` in `[-1, 1]`."""
+        """Return the gradient of `L_q`, with priorities `|min_j Q_j(s, a) - y|`.
+
+        Args:
+            state: the agent's state.
+            sample: the batch.
+            next_action: `float32[B, A]` in `[-1, 1]`, the actions `a'` of the target.
+        """
         batch = sample.batch
         next_value = jnp.min(self.values(state.target.critic, batch.next_obs, next_action), axis=0)
         target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
@@ -168,7 +174,7 @@ class DeterministicAgent(ActorAgent):
         return grads, StepInfo(jnp.abs(jnp.min(q, axis=0) - target), metrics)
 
     def policy_gradient(self, state: DeterministicState, sample: Sample) -> tuple[jax.Array, PyTree]:
-        """Return the loss of the policy, and its gradient."""
+        """Return `L_pi` and its gradient."""
         first = jax.tree.map(lambda leaf: leaf[:1], state.params.critic)
 
         def loss(actor: PyTree) -> jax.Array:
@@ -176,12 +182,6 @@ class DeterministicAgent(ActorAgent):
             return -jnp.mean(sample.weights * q)
 
         return jax.value_and_grad(loss)(state.params.actor)
-
-    def follow(self, state: DeterministicState, is_due: jax.Array) -> DeterministicState:
-        """Return the state after an update, with parameters averaged into the targets where that `is_due`."""
-        online = state.params._replace(addons=())
-        target = optimization.polyak(state.target, online, self.polyak, is_due)
-        return state._replace(target=target, num_updates=state.num_updates + 1)
 
     @property
     def _critic(self) -> Critic:

@@ -20,7 +20,7 @@ from jaxrl_buffers.types import Batch, PyTree, Scalar
 
 
 class MPOTarget(NamedTuple):
-    """The parameters of a policy and of values; those of the target networks in a state."""
+    """The parameters of actor and critic. In a state they are those of the target networks."""
 
     actor: PyTree
     critic: PyTree
@@ -28,13 +28,13 @@ class MPOTarget(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MPONetworks:
-    """A policy and one critic. Callers give their parameters.
+    """A policy and one critic. Callers pass the parameters of both.
 
     Args:
         action_space: `Discrete` or `Box`.
-        torso: the network below policy and values.
+        torso: the network below the heads of actor and critic.
         num_samples: actions drawn in each state, if they are continuous.
-        penalized: whether the distance from the bounds is a second objective of continuous actions.
+        penalized: make the distance from the bounds a second objective of continuous actions.
     """
 
     action_space: Space
@@ -44,17 +44,17 @@ class MPONetworks:
 
     @property
     def num_objectives(self) -> int:
-        """How many objectives `candidates` has."""
+        """How many objectives `candidates` returns."""
         return 2 if self.penalized and not isinstance(self.action_space, Discrete) else 1
 
     @property
     def policy(self) -> StochasticPolicy:
-        """The policy."""
+        """The policy, without its parameters."""
         return StochasticPolicy(self.action_space, self.torso)
 
     @property
     def critic(self) -> QNetwork | Critic:
-        """The critic: of all discrete actions at once, or of one continuous action."""
+        """The critic, which values all discrete actions at once, or one continuous action."""
         if isinstance(self.action_space, Discrete):
             return QNetwork(self.action_space.num_actions, self.torso)
         return Critic(self.torso)
@@ -66,14 +66,17 @@ class MPONetworks:
         return MPOTarget(self.policy.init_actor(key_actor, obs), init_network(self.critic, key_critic, *inputs))
 
     def values(self, params: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
-        """Return the values `float32[B]` of one action each, in the environment's units."""
+        """Return the values `float32[B]` of actions `[B, ...]` in the environment's units."""
         if isinstance(self.action_space, Discrete):
             q = apply_batch(self.critic, params, obs)
             return jnp.take_along_axis(q, action[:, None], axis=1)[:, 0]
         return apply_batch(self.critic, params, obs, self.action_space.normalize(action))
 
     def candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
-        """Return all discrete actions, or draws from the target policy, at observations `[B, ...]`; consumes `key`."""
+        """Return actions to choose from at observations `[B, ...]`; consumes `key`.
+
+        These are all discrete actions, or `num_samples` draws from the target policy.
+        """
         policy = self.policy.distribution(target.actor, obs)
         if isinstance(policy, Categorical):
             q = apply_batch(self.critic, target.critic, obs)
@@ -97,7 +100,13 @@ class MPONetworks:
 
 
 def by_constraint(action_space: Space, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
-    """Return an array like the multipliers: `float32[2, A]`, for mean and variance, or `float32[1]` if discrete."""
+    """Return one number for each divergence: `float32[2, A]` for mean and variance, or `float32[1]` if discrete.
+
+    Args:
+        action_space: decides between the two.
+        of_policy: the number for discrete probabilities, or for the mean.
+        of_variance: the number for the variance.
+    """
     if isinstance(action_space, Discrete):
         return jnp.asarray(of_policy, jnp.float32)[None]
     both = jnp.stack([jnp.asarray(value, jnp.float32) for value in (of_policy, of_variance)])

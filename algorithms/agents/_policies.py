@@ -1,4 +1,4 @@
-"""Policies that a network, the actor, makes of observations."""
+"""Policies that are networks: the network is the actor, which turns observations into distributions over actions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from jaxrl_buffers.types import PyTree
 
 
 class ActorPolicy(abc.ABC):
-    """A policy for one kind of action. It holds no parameters: callers give those of the actor."""
+    """A policy for one kind of action. It holds no parameters: callers pass those of the actor."""
 
     @property
     @abc.abstractmethod
     def actor(self) -> Network:
-        """The network, for one unbatched observation."""
+        """The network of the policy, for one unbatched observation."""
 
     @abc.abstractmethod
     def distribution(self, params: PyTree, obs: PyTree) -> Distribution:
@@ -39,13 +39,15 @@ class ActorPolicy(abc.ABC):
         return init_network(self.actor, key, obs)
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
-        """Return the outputs `float32[B, F]` of the actor's torso."""
+        """Return what the actor's torso makes of observations `[B, ...]`: `float32[B, F]`."""
         return torso_features(self.actor, params, obs)
 
 
 @dataclasses.dataclass(frozen=True)
 class StochasticPolicy(ActorPolicy):
-    """A `Categorical` over discrete actions, or a `Normal` over continuous ones in `[-1, 1]`, clipped when taken.
+    """A `Categorical` over discrete actions, or a `Normal` over continuous ones.
+
+    Continuous actions are in `[-1, 1]`. A normal distribution does not end there: `to_environment` clips its draws.
 
     Example:
         >>> policy = StochasticPolicy(Discrete(3), Torso((8,)))
@@ -54,27 +56,30 @@ class StochasticPolicy(ActorPolicy):
         (5,)
     """
 
-    space: Space
+    action_space: Space
     torso: Torso
 
     @property
     def actor(self) -> CategoricalActor | GaussianActor:
-        """The network."""
-        if isinstance(self.space, Discrete):
-            return CategoricalActor(self.space.num_actions, self.torso)
-        return GaussianActor(self.space.size, self.torso)
+        """The network of the policy."""
+        if isinstance(self.action_space, Discrete):
+            return CategoricalActor(self.action_space.num_actions, self.torso)
+        return GaussianActor(self.action_space.size, self.torso)
 
     def distribution(self, params: PyTree, obs: PyTree) -> Categorical | Normal:
         """Return the distributions at observations `[B, ...]`."""
         outputs = apply_batch(self.actor, params, obs)
-        return Categorical(outputs) if isinstance(self.space, Discrete) else Normal.of(*outputs)
+        return Categorical(outputs) if isinstance(self.action_space, Discrete) else Normal.of(*outputs)
 
     def act(self, params: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> tuple[jax.Array, jax.Array]:
-        """Return actions `[N, ...]` as they were drawn, or the likeliest ones, and their log-probabilities `[N]`."""
+        """Return actions `[N, ...]` and their log-probabilities `[N]`; consumes `key`.
+
+        Actions are drawn, or with `deterministic` the most probable ones. They are not clipped.
+        """
         policy = self.distribution(params, obs)
         action = policy.mode() if deterministic else policy.sample(key)
         return action, policy.log_prob(action)
 
     def to_environment(self, action: jax.Array) -> jax.Array:
-        """Return drawn actions in the environment's units, clipped to its bounds."""
-        return action if isinstance(self.space, Discrete) else self.space.scale(jnp.clip(action, -1, 1))
+        """Return actions of `act` in the environment's units, clipped to its bounds."""
+        return action if isinstance(self.action_space, Discrete) else self.action_space.scale(jnp.clip(action, -1, 1))

@@ -1,8 +1,8 @@
 """The two kinds of policy that soft actor-critic learns, each with its critics.
 
-Either kind returns `E[min_j Q_j(s, a)]` and `E[log pi(a | s)]` for actions of the policy: estimated by one
-reparameterized draw where actions are continuous, exact where they are discrete. All losses of the algorithm are made
-of these two.
+Both kinds return `E[min_j Q_j(s, a)]` and `E[log pi(a | s)]` for actions of the policy. All losses of the algorithm are
+made of these two. For discrete actions they are exact. For continuous ones they are estimated from one draw, through
+which gradients pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class SoftPolicy(ActorPolicy):
-    """A policy and `C` stacked critics for one kind of action. Callers give the parameters of actor and critics."""
+    """A policy and `C` stacked critics for one kind of action. Callers pass the parameters of actor and critics."""
 
     @abc.abstractmethod
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
@@ -40,11 +40,14 @@ class SoftPolicy(ActorPolicy):
 
     @abc.abstractmethod
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `[N, ...]` in the environment's units, drawn or the likeliest; consumes `key`."""
+        """Return actions `[N, ...]` in the environment's units; consumes `key`.
+
+        Actions are drawn, or with `deterministic` the most probable ones.
+        """
 
     @abc.abstractmethod
     def noise(self, key: jax.Array, num: int, batch_size: int) -> PyTree:
-        """Return the randomness for `num` calls of `expect`, to be indexed by the call; consumes `key`."""
+        """Return the random numbers for `num` calls of `expect`: `noise[i]` is for call `i`; consumes `key`."""
 
     @abc.abstractmethod
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -57,14 +60,14 @@ class SoftPolicy(ActorPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousSoftPolicy(SoftPolicy):
-    """Continuous actions `tanh(u)`, `u` normal."""
+    """Continuous actions `tanh(u)`, where `u` is normally distributed."""
 
     action_space: Box
     torso: Torso
 
     @property
     def actor(self) -> GaussianActor:
-        """The network."""
+        """The network of the policy."""
         return GaussianActor(self.action_space.size, self.torso)
 
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
@@ -72,7 +75,7 @@ class ContinuousSoftPolicy(SoftPolicy):
         return init_stack(Critic(self.torso), key, num_critics, obs, action)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `float32[N, A]`, drawn or of the mean; consumes `key`."""
+        """Return actions `float32[N, A]`: drawn, or with `deterministic` those of the mean; consumes `key`."""
         policy = self.distribution(actor, obs)
         if deterministic:
             return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy))
@@ -84,7 +87,7 @@ class ContinuousSoftPolicy(SoftPolicy):
         return jax.random.normal(unrolled(key), (num, batch_size, self.action_space.size), jnp.float32)
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return `min_j Q_j` and `log pi`, `float32[B]` each, of actions made from noise `float32[B, A]`."""
+        """Return `min_j Q_j` and `log pi`, `float32[B]` each, of the actions that noise `float32[B, A]` leads to."""
         action, log_prob = _transform(self.distribution(actor, obs), noise)
         return jnp.min(self._normalized_values(critics, obs, action), axis=0), log_prob
 
@@ -109,7 +112,7 @@ class DiscreteSoftPolicy(SoftPolicy):
 
     @property
     def actor(self) -> CategoricalActor:
-        """The network."""
+        """The network of the policy."""
         return CategoricalActor(self.action_space.num_actions, self.torso)
 
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
@@ -117,14 +120,14 @@ class DiscreteSoftPolicy(SoftPolicy):
         return init_stack(self._critic, key, num_critics, obs)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `int32[N]`, drawn or the likeliest; consumes `key`."""
+        """Return actions `int32[N]`: drawn, or with `deterministic` the most probable ones; consumes `key`."""
         log_probs = self.distribution(actor, obs).log_probs
         if not deterministic:
             log_probs = log_probs + jax.random.gumbel(unrolled(key), log_probs.shape, jnp.float32)
         return jnp.argmax(log_probs, axis=1).astype(jnp.int32)
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> list[tuple[()]]:
-        """Return nothing `num` times: exact expectations need no randomness."""
+        """Return `num` times `()`: exact expectations need no random numbers."""
         return [()] * num
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: PyTree) -> tuple[jax.Array, jax.Array]:

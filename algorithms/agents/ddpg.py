@@ -10,12 +10,15 @@ the policy's action and clips the sum to the bounds. The priority of a sample is
 Differences from the paper: independent Gaussian noise by default (`noise="ornstein_uhlenbeck"` is the paper's); actions
 enter the critic at its first layer; no batch normalization and no weight decay; gradients are clipped by their norm.
 
-Differences from PyTorchRL: the target takes the action of the target policy, and no loss contains noise; errors are
-told with prioritized samples, too; noise is drawn for every environment and component; stored actions are those that
-the environment received. Where class and factory differed, `learning_rate_q` is the factory's 1e-3.
+Differences from PyTorchRL: the target takes the action of the target policy, and no loss contains noise; priorities are
+updated with prioritized samples, too; noise is drawn for every environment and component; stored actions are those that
+the environment received. PyTorchRL's class and factory had different defaults of `learning_rate_q`; this one is the
+factory's.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import jax
 import optax
@@ -37,16 +40,17 @@ class DDPG(DeterministicAgent, Component):
 
     Args:
         action_space: `Box`.
-        torso: the network below actor and critic.
-        noise: of exploration; `gaussian`, `ornstein_uhlenbeck` or `pink`.
-        schedule: factor on all learning rates as a function of the number of updates, as in optax.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate_q, learning_rate_pi: of Adam, for the critic and the policy.
-        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
-        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
-        noise_scale: standard deviation of the noise, where actions reach from -1 to 1.
-        noise_theta: share of itself that Ornstein-Uhlenbeck noise loses in a step.
+        torso: the network below the heads of actor and critic, which share no parameters.
+        noise: the noise of exploration: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q: learning rate of the critic.
+        learning_rate_pi: learning rate of the policy.
+        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
+        target_update_interval: updates between two such steps of the target networks; 0 counts as 1.
+        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
+        noise_scale: standard deviation of the noise, for actions from -1 to 1.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in a step.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -55,7 +59,7 @@ class DDPG(DeterministicAgent, Component):
         >>> env = environments.make("Pendulum-v1")
         >>> agent = DDPG(env.action_space, noise="pink", noise_scale=0.3)
         >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
-        >>> action, carry, _ = agent.act(state, jnp.zeros((3, 3)), agent.initial_carry(3), jax.random.key(1))
+        >>> action, carry, _ = agent.act(state, jax.numpy.zeros((3, 3)), agent.initial_carry(3), jax.random.key(1))
         >>> action.shape
         (3, 1)
     """
@@ -74,13 +78,13 @@ class DDPG(DeterministicAgent, Component):
     noise_theta: Scalar = 0.15
     addons: tuple[Addon, ...] = ()
 
-    num_critics = 1
+    num_critics: ClassVar[int] = 1
 
     def __post_init__(self):
         self.check()
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
-        """Return the gradients of critic and policy, both at the present parameters; `key` is for add-ons."""
+        """Return the gradients of `L_q` and `L_pi`, both at the present parameters; `key` is for add-ons."""
         next_action = self.policy.action(state.target.actor, sample.batch.next_obs)
         critic, info = self.critic_gradient(state, sample, next_action)
         loss_pi, actor = self.policy_gradient(state, sample)
@@ -89,6 +93,6 @@ class DDPG(DeterministicAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Step critic and policy, then average both into their targets."""
+        """Step critic and policy, then let their targets follow."""
         after = optimization.step(self, state, grads, ("actor", "critic", "addons"))
-        return self.follow(after, optimization.is_due(state.num_updates + 1, self.target_update_interval))
+        return optimization.follow(self, after, after.params._replace(addons=()))

@@ -5,23 +5,23 @@
 
 Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461. The priority of a sample is `|Q(s, a) - y|`.
 
-Add-ons, which speak to a policy, see the Boltzmann distribution `softmax(Q(s, .) / policy_temperature)`; their terms
-are added to `L`.
+Add-ons need a distribution over actions. They get the Boltzmann distribution `softmax(Q(s, .) / policy_temperature)`,
+and their terms are added to `L`.
 
-Differences from the paper: Adam instead of RMSprop, a target network that follows by averaging (with
-`polyak=0` and a long `target_update_interval` it is copied now and then, as in the paper), gradients clipped by their
-norm instead of errors clipped, exploration that decays with the number of updates.
+Differences from the paper: Adam instead of RMSprop; a target network that follows by averaging (`polyak=0` and a long
+`target_update_interval` copy it at times, as in the paper); gradients are clipped by their norm, where the paper clips
+errors; exploration decays with the number of updates.
 
 Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
 took both from the target network); importance weights enter the loss; every environment explores on its own;
-deterministic acting never explores. Class and factory agree on all defaults that are here (the updates of an iteration,
-1 or 50, are a matter of `Plan`).
+deterministic acting never explores. All defaults are those of PyTorchRL. (The number of updates of an iteration, 1 in
+its class and 50 in its factory, is set in `Plan`.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 
 class DDQNParams(NamedTuple):
-    """Everything that is trained, its gradients, or its optimizers."""
+    """Everything that is trained, or its gradients, or the states of its optimizers."""
 
     critic: PyTree
     addons: tuple[PyTree, ...] = ()
@@ -52,8 +52,8 @@ class DDQNState(NamedTuple):
     """The state of double Q-learning."""
 
     params: DDQNParams
-    target: PyTree  # of the critic
-    optimizer: DDQNParams  # the state of an optimizer for each group
+    target: PyTree  # the parameters of the target network
+    optimizer: DDQNParams  # the state of the optimizer of each group
     epsilon: jax.Array  # float32[]
     num_updates: jax.Array  # int32[]
 
@@ -64,21 +64,20 @@ class DDQN(BaseAgent, Component):
     Args:
         action_space: `Discrete`.
         torso: the network below the values.
-        dueling: split values into a state's value and advantages.
-        schedule: factor on the learning rate as a function of the number of updates; any of optax's, or `LinearDecay`.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate: of Adam.
-        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
-        max_grad_norm: gradients of a larger global norm are scaled down to it.
-        initial_epsilon: share of random actions at first.
-        epsilon_decay: factor on epsilon at every update.
-        final_epsilon: below which epsilon does not fall.
-        policy_temperature: of the distribution that add-ons see, in units of values.
+        dueling: compute values as the value of the state plus the advantage of each action.
+        schedule: a factor on the learning rate, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate: learning rate of Adam.
+        polyak: the share that the target network keeps of itself when it follows; 0 copies the trained one.
+        target_update_interval: updates between two such steps of the target network; 0 counts as 1.
+        max_grad_norm: gradients with a larger norm are scaled down to it.
+        initial_epsilon: the first share of random actions.
+        epsilon_decay: the factor on this share at every update.
+        final_epsilon: the smallest share of random actions.
+        policy_temperature: the temperature of the distribution that add-ons get, in units of values.
         addons: terms to add to the loss.
 
     Example:
-        >>> import jaxrl_buffers as jb
         >>> from algorithms import environments
         >>> env = environments.make("CartPole-v1")
         >>> agent = DDQN(env.action_space, learning_rate=1e-3)
@@ -121,13 +120,13 @@ class DDQN(BaseAgent, Component):
 
     @property
     def network(self) -> QNetwork:
-        """Values `[A]` of one observation."""
+        """The network of the values, from one observation to `float32[A]`."""
         return QNetwork(self.action_space.num_actions, self.torso, self.dueling)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
-        """Return the state for observations like `obs`; consumes `key`."""
+        """Return the first state, for observations like `obs`; consumes `key`."""
         params = DDQNParams(init_network(self.network, key, obs))
-        target = jax.tree.map(jnp.copy, params.critic)  # the same buffer twice could not be donated
+        target = jax.tree.map(jnp.copy, params.critic)  # a state that holds one array twice could not be donated
         epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
         state = DDQNState(params, target, optimization.init(self, params), epsilon, jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
@@ -139,7 +138,10 @@ class DDQN(BaseAgent, Component):
     def act(
         self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return the best actions `int32[N]`, each a random one instead with probability epsilon; consumes `key`."""
+        """Return actions `int32[N]` of the largest value; consumes `key`.
+
+        Unless `deterministic`, each is replaced by a random one with probability epsilon.
+        """
         greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
         if deterministic:
             return greedy, carry, ()
@@ -152,17 +154,17 @@ class DDQN(BaseAgent, Component):
         return Categorical(jax.nn.log_softmax(q / jnp.asarray(self.policy_temperature, jnp.float32)))
 
     def features(self, state: DDQNState, obs: PyTree) -> jax.Array:
-        """Return the features `float32[B, F]` below the values."""
+        """Return what the torso makes of observations `[B, ...]`: `float32[B, F]`."""
         return torso_features(self.network, state.params.critic, obs)
 
     def gradients(self, state: DDQNState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradient of the loss; `key` is for add-ons."""
+        """Return the gradient of `L`; `key` is for add-ons."""
         batch, weights = sample.batch, sample.weights
         q_next = self._values(state.params.critic, batch.next_obs)
         next_value = jax.vmap(losses.double_q_value)(q_next, self._values(state.target, batch.next_obs))
         target = jax.vmap(losses.td_target)(batch.reward, batch.discount, next_value)
 
-        def loss(critic: PyTree) -> tuple[jax.Array, Any]:
+        def loss(critic: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             q = self._values(critic, batch.obs)
             chosen = jnp.take_along_axis(q, batch.action[:, None], axis=1)[:, 0]
             error = chosen - target
@@ -178,14 +180,11 @@ class DDQN(BaseAgent, Component):
         return addon.add_gradients(self, state, sample, key, DDQNParams(grads), StepInfo(jnp.abs(error), metrics))
 
     def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
-        """Step the values, then average them into the target network and decay epsilon."""
+        """Step the values, let the target network follow, and lower epsilon."""
         after = optimization.step(self, state, grads, ("critic", "addons"))
-        num_updates = state.num_updates + 1
-        is_due = optimization.is_due(num_updates, self.target_update_interval)
-        target = optimization.polyak(state.target, after.params.critic, self.polyak, is_due)
+        after = optimization.follow(self, after, after.params.critic)
         decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)
-        epsilon = jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32))
-        return DDQNState(after.params, target, after.optimizer, epsilon, num_updates)
+        return after._replace(epsilon=jnp.maximum(decayed, jnp.asarray(self.final_epsilon, jnp.float32)))
 
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self.network, params, obs)

@@ -1,22 +1,22 @@
-"""Noise for exploring with a deterministic policy, of variance one, in the units of normalized actions.
+"""Noise for exploring with a deterministic policy. It has variance one, and is scaled for actions in `[-1, 1]`.
 
-Correlated noise pushes in one direction long enough to get somewhere, where independent noise averages out. Its memory
-is part of the agent's carry: one process for every environment and component of the action, forgotten where the
-training loop sees an episode end. A process begins at its stationary distribution, not at zero, so its variance is one
-from the first step of an episode to the last.
+Independent noise averages out over a few steps. Correlated noise pushes in one direction for long enough to get
+somewhere. To do so it has a memory, which is part of the agent's carry: one process for each environment and each
+component of its action. The training loop forgets it where an episode ends. A process begins with a draw from its
+stationary distribution, not at zero, so its variance is one in every step of an episode.
 
-Ornstein-Uhlenbeck and pink noise are both made of first-order autoregressive processes of variance one,
+Ornstein-Uhlenbeck and pink noise are both made of first-order autoregressive processes of variance one:
 
     x_t = d x_{t-1} + sqrt(1 - d^2) epsilon_t,   epsilon_t ~ N(0, 1),   x_0 ~ N(0, 1)
 
-Differences from PyTorchRL: the noise is drawn for every environment and component, not once for all of them; its
-driver is normal, not uniform on [0, 1), so it pushes in no preferred direction; `theta=0.15` is the original's, whose
-`sigma=0.2` is a scale of 0.38 here.
+Differences from PyTorchRL: the noise is drawn for every environment and component, not once for all of them; it is
+driven by normal numbers, which are as often negative as positive, where the original took uniform ones from [0, 1).
+`theta=0.15` is the original's. Its `sigma=0.2` is a scale of 0.38 here.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Noise(Protocol):
     """A process of variance one for each of `N` environments and `A` components of an action."""
 
     def initial_carry(self, num_envs: int, size: int) -> PyTree:
-        """Return the memory of processes that have not begun, leaves `[N, ...]`; `()` if there is none."""
+        """Return the memory at the start of an episode: leaves `[N, ...]`, or `()` if there is none."""
         ...
 
     def draw(self, carry: PyTree, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, PyTree]:
@@ -57,7 +57,7 @@ class Gaussian(Component):
     """
 
     def initial_carry(self, num_envs: int, size: int) -> PyTree:
-        """Nothing is remembered."""
+        """Return `()`: nothing is remembered."""
         return ()
 
     def draw(self, carry: PyTree, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, PyTree]:
@@ -69,8 +69,8 @@ class OrnsteinUhlenbeck(Component):
     """One autoregressive process with `d = 1 - theta`; Uhlenbeck and Ornstein (1930).
 
     Args:
-        theta: the share of its value that the process loses in one step, between 0 and 1; it remembers about
-            `1 / theta` steps.
+        theta: the share of its value that the process loses in one step, from 0 to 1. It remembers about `1 / theta`
+            steps.
 
     Example:
         >>> process = OrnsteinUhlenbeck(theta=0.1)
@@ -95,8 +95,9 @@ class OrnsteinUhlenbeck(Component):
         return carry.value[..., 0], carry
 
 
-# Time constants two octaves apart. The weights, shares of the variance, are a least-squares fit of the sum of the
-# processes' spectra to 1/f: within 0.6 dB of it from 1/2000 to 1/2 cycle a step, and flat below.
+# Processes with time constants of 1, 4, ..., 1024 steps, and the share of each in the variance. The shares are a
+# least-squares fit of the sum of their spectra to 1/f. From 1/2000 to 1/2 cycles a step it is within 0.6 dB of 1/f, and
+# below that it is flat.
 PINK_DECAYS = np.exp(-(0.25 ** np.arange(6)))
 PINK_WEIGHTS = np.array([0.2193, 0.1249, 0.1659, 0.1419, 0.1662, 0.1818])
 
@@ -104,9 +105,9 @@ PINK_WEIGHTS = np.array([0.2193, 0.1249, 0.1659, 0.1419, 0.1662, 0.1818])
 class Pink(Component):
     """Noise with the power spectrum 1/f, between white noise and a random walk.
 
-    Eberhard et al. (2023), https://openreview.net/forum?id=hQ9V5QN27eS, recommend it wherever nothing is known about
-    the task. They draw whole episodes by a Fourier transform; here six autoregressive processes with time constants
-    of 1, 4, ..., 1024 steps are summed up, which needs no episode length and runs inside `scan`.
+    Eberhard et al. (2023), https://openreview.net/forum?id=hQ9V5QN27eS, recommend it as the default. They draw the
+    noise of a whole episode by a Fourier transform. Here it is the sum of six autoregressive processes, so the length
+    of episodes need not be known.
 
     Example:
         >>> process = Pink()
@@ -130,7 +131,7 @@ NOISES = ("gaussian", "ornstein_uhlenbeck", "pink")
 
 
 def make(name: str, theta: Scalar) -> Noise:
-    """Return a noise by its name in `NOISES`; `theta` is that of `ornstein_uhlenbeck`.
+    """Return a noise by its name, one of `NOISES`; only `ornstein_uhlenbeck` has a `theta`.
 
     Example:
         >>> make("ornstein_uhlenbeck", theta=0.1)
@@ -139,24 +140,25 @@ def make(name: str, theta: Scalar) -> Noise:
     return {"gaussian": Gaussian, "ornstein_uhlenbeck": lambda: OrnsteinUhlenbeck(theta), "pink": Pink}[name]()
 
 
-def check(agent: Any, noise: str, theta: Scalar) -> None:
-    """Refuse what `make` could not build for an agent."""
+def check(agent: object, noise: str, theta: Scalar) -> None:
+    """Refuse a noise that `make` does not know, or a bad `theta`, as fields of an agent."""
     require_choice(type(agent).__name__, "noise", noise, NOISES)
     require_number(agent, "noise_theta", theta, 0, 1)
 
 
 def disturb(noise: Noise, scale: Scalar, action: jax.Array, carry: PyTree, key: jax.Array) -> tuple[jax.Array, PyTree]:
-    """Add noise to actions `float32[N, A]` and clip them to `[-1, 1]`; return the next memory, too; consumes `key`."""
+    """Return actions `float32[N, A]` with noise added, clipped to `[-1, 1]`, and the next memory; consumes `key`."""
     drawn, carry = noise.draw(carry, key, *action.shape)
     return jnp.clip(action + jnp.asarray(scale, jnp.float32) * drawn, -1, 1), carry
 
 
 def _not_begun(num_envs: int, size: int, num_processes: int) -> NoiseState:
+    """Return the memory of `M` processes for each environment and component, before their first value."""
     return NoiseState(jnp.zeros((num_envs, size, num_processes), jnp.float32), jnp.zeros(num_envs, bool))
 
 
 def _advance(memory: NoiseState, key: jax.Array, decay: jax.Array) -> NoiseState:
-    """Take one step of every process; `decay` is `float32[M]`."""
+    """Make one step of every process; `decay` is `float32[M]`, the factor `d` of each."""
     normal = jax.random.normal(unrolled(key), memory.value.shape, jnp.float32)
     decay = jnp.where(memory.has_begun[:, None, None], decay[None, None], 0)
     return NoiseState(decay * memory.value + jnp.sqrt(1 - decay**2) * normal, jnp.ones_like(memory.has_begun))

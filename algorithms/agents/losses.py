@@ -1,7 +1,12 @@
-"""The mathematics of the algorithms for one unbatched sample; callers `vmap`.
+"""The mathematics of the algorithms, for one unbatched sample; callers `vmap`.
 
-`discount` already holds `gamma**k` for the steps really used, and is zero where the task ended, so no function here
-knows about episode ends. Targets carry no gradient.
+Two things hold for all functions here:
+
+* `discount` is `gamma**k` for the `k` steps that a target really spans, and 0 if the task ended within them. So no
+  function needs to know about the ends of episodes.
+* Targets carry no gradient.
+
+Shapes: `A` discrete actions, or components of a continuous one; `C` critics. Numbers without a shape are scalars.
 """
 
 from __future__ import annotations
@@ -12,25 +17,53 @@ import jax.numpy as jnp
 
 
 def td_target(reward: jax.Array, discount: jax.Array, next_value: jax.Array) -> jax.Array:
-    """Return `y = r + discount * V(s')`, without gradient."""
+    """Return the target of a value, `y = r + discount * V(s')`.
+
+    Args:
+        reward: the reward of a step, or the discounted sum over several steps.
+        discount: the factor on the value behind these steps.
+        next_value: `V(s')`, the value of the observation behind them.
+
+    Example:
+        >>> print(td_target(jnp.float32(1), jnp.float32(0.5), jnp.float32(4)))
+        3.0
+    """
     chex.assert_rank([reward, discount, next_value], 0)
     return jax.lax.stop_gradient(reward + discount * next_value)
 
 
 def double_q_value(q_online: jax.Array, q_target: jax.Array) -> jax.Array:
-    """Return `V(s') = Q_target(s', argmax_a Q_online(s', a))` from values `[A]` of all actions.
+    """Return `V(s') = Q_target(s', argmax_a Q_online(s', a))`.
 
-    Double Q-learning: one network chooses the action, the other one tells its value; van Hasselt et al. (2016),
-    https://arxiv.org/abs/1509.06461.
+    Double Q-learning: one network chooses the action, the other one values it. A single network would choose the
+    actions that it overestimates. Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
+
+    Args:
+        q_online: `[A]`, the values of all actions by the trained network.
+        q_target: `[A]`, the same by the target network.
+
+    Example:
+        >>> print(double_q_value(jnp.array([1.0, 2.0]), jnp.array([30.0, 10.0])))
+        10.0
     """
     chex.assert_rank([q_online, q_target], 1)
     return q_target[jnp.argmax(q_online)]
 
 
 def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> jax.Array:
-    """Return `clip(a + clip(noise, -limit, limit), -1, 1)` for an action `[A]` and noise for each of its components.
+    """Return `clip(a + clip(noise, -limit, limit), -1, 1)`.
 
-    Target policy smoothing; Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477, section 5.3.
+    Target policy smoothing: similar actions get similar values. Fujimoto et al. (2018),
+    https://arxiv.org/abs/1802.09477, section 5.3.
+
+    Args:
+        action: `[A]`, the target policy's action in `[-1, 1]`.
+        noise: `[A]`, drawn for each component.
+        limit: the largest noise that is added.
+
+    Example:
+        >>> print(smoothed_action(jnp.array([0.0, 0.9]), jnp.array([-2.0, 0.3]), jnp.float32(0.5)))
+        [-0.5  1. ]
     """
     chex.assert_rank([action, noise, limit], [1, 1, 0])
     chex.assert_equal_shape([action, noise])
@@ -38,13 +71,18 @@ def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> ja
 
 
 def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return `E_a[min_j Q_j(s, a)]` and `E_a[log pi(a | s)]` over all discrete actions.
+    """Return `E_a[min_j Q_j(s, a)]` and `E_a[log pi(a | s)]`, both sums over all discrete actions.
 
-    Soft actor-critic with discrete actions; Christodoulou (2019), https://arxiv.org/abs/1910.07207, equations 10 to 12.
+    Soft actor-critic with discrete actions: Christodoulou (2019), https://arxiv.org/abs/1910.07207, equations 10 to 12.
 
     Args:
-        q_values: `[C, A]` of critics.
-        log_probs: `[A]`, normalized.
+        q_values: `[C, A]`, the values of all actions by each critic.
+        log_probs: `[A]`, the logarithms of the policy's probabilities, which sum to 1.
+
+    Example:
+        >>> value, log_prob = exact_expectations(jnp.array([[1.0, 4.0], [3.0, 2.0]]), jnp.log(jnp.array([0.5, 0.5])))
+        >>> print(value, -log_prob)  # the latter is the entropy, log 2
+        1.5 0.6931472
     """
     chex.assert_rank([q_values, log_probs], [2, 1])
     probs = jnp.exp(log_probs)
@@ -52,27 +90,55 @@ def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.A
 
 
 def soft_value(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `V(s') = min_j Q_j(s', a') - alpha * log pi(a' | s')`, of one drawn action or in expectation.
+    """Return `V(s) = min_j Q_j(s, a) - alpha * log pi(a | s)`: the value of a state, with its bonus for entropy.
 
-    Soft actor-critic; Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equations 3 and 5.
+    Soft actor-critic: Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equations 3 and 5.
 
     Args:
-        value: of the most pessimistic critic, `min_j Q_j(s', a')`.
-        log_prob: of the same action.
+        value: `min_j Q_j(s, a)` of an action that was drawn from the policy, or the expectation of it.
+        log_prob: `log pi(a | s)` of the same action, or the expectation of it.
         alpha: the temperature.
+
+    Example:
+        >>> print(soft_value(jnp.float32(1), jnp.float32(-2), jnp.float32(0.5)))
+        2.0
     """
     chex.assert_rank([value, log_prob, alpha], 0)
     return value - alpha * log_prob
 
 
 def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)`, reparameterized or in expectation; equation 9 of that paper."""
+    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)`, whose gradient improves the policy.
+
+    Soft actor-critic: equation 9 of the same paper. No gradient reaches the temperature.
+
+    Args:
+        value: as in `soft_value`, of an action through which gradients reach the policy.
+        log_prob: as in `soft_value`.
+        alpha: the temperature.
+
+    Example:
+        >>> print(soft_policy_loss(jnp.float32(1), jnp.float32(-2), jnp.float32(0.5)))
+        -2.0
+    """
     chex.assert_rank([value, log_prob, alpha], 0)
     return jax.lax.stop_gradient(alpha) * log_prob - value
 
 
 def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: jax.Array) -> jax.Array:
-    """Return `-log_alpha * (log pi(a | s) + H)`, which raises the temperature while the entropy is below `H`."""
+    """Return `-log_alpha * (log pi(a | s) + H)`, which raises the temperature while the entropy is below `H`.
+
+    Soft actor-critic: equation 18 of the same paper, with `log_alpha` in the place of `alpha` as in the authors' code.
+
+    Args:
+        log_alpha: the logarithm of the temperature.
+        log_prob: as in `soft_value`; no gradient reaches it.
+        target_entropy: `H`.
+
+    Example:
+        >>> print(jax.grad(temperature_loss)(jnp.float32(0), jnp.float32(1), jnp.float32(2)))  # a step raises log_alpha
+        -3.0
+    """
     chex.assert_rank([log_alpha, log_prob, target_entropy], 0)
     return -log_alpha * jax.lax.stop_gradient(log_prob + target_entropy)
 
@@ -82,7 +148,19 @@ def clipped_surrogate_loss(
 ) -> jax.Array:
     """Return `-min(r A, clip(r, 1 - c, 1 + c) A)` with the ratio `r = pi(a | s) / pi_old(a | s)`.
 
-    Proximal policy optimization; Schulman et al. (2017), https://arxiv.org/abs/1707.06347, equation 7.
+    Proximal policy optimization: Schulman et al. (2017), https://arxiv.org/abs/1707.06347, equation 7. Once the ratio
+    has moved by more than `c` in the direction that the advantage asks for, the gradient is zero.
+
+    Args:
+        log_prob: `log pi(a | s)` of the policy that learns.
+        old_log_prob: `log pi_old(a | s)` of the policy that acted.
+        advantage: `A`, by how much the action was better than the average one.
+        clip_range: `c`.
+
+    Example:
+        >>> loss = clipped_surrogate_loss(jnp.log(0.9), jnp.log(0.5), jnp.float32(1), jnp.float32(0.25))
+        >>> print(loss)
+        -1.25
     """
     chex.assert_rank([log_prob, old_log_prob, advantage, clip_range], 0)
     old_log_prob, advantage = jax.lax.stop_gradient((old_log_prob, advantage))

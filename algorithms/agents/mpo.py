@@ -7,28 +7,29 @@
     L_pi    = mean_i w_i [-E_{a ~ q} log pi(a | s_i) + sum_d alpha_d KL_d]                (M-step)
     L_alpha = mean_i w_i sum_d alpha_d (epsilon_d - KL_d)
 
-`pi_t` and `Q_t` are target networks, `KL` is from `pi_t` to `pi`. Discrete actions are all summed over, and there is
-one divergence. Continuous ones are drawn from `pi_t`, a Gaussian in `[-1, 1]` that is not squashed (environment and
-critic get its draws clipped), and mean and variance have a divergence and a multiplier `alpha` in each dimension.
-Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920 and https://arxiv.org/abs/1812.02256. The priority of a
-sample is `|Q(s, a) - y|`.
+`pi_t` and `Q_t` are target networks, and `KL_d` is the divergence `KL(pi_t || pi)`. Expectations over discrete actions
+are sums over all of them, and there is one divergence. Continuous actions are drawn from `pi_t`, a Gaussian that is not
+squashed: environment and critic get its draws clipped to `[-1, 1]`. Its mean and its variance have a divergence and a
+multiplier `alpha_d` for each component. Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920 and
+https://arxiv.org/abs/1812.02256. The priority of a sample is `|Q(s, a) - y|`.
 
 Differences from the paper: targets follow by averaging (`polyak=0` with `target_update_interval=100` copies them as the
-paper does); the critic learns from one or n steps, not by Retrace; temperature and multipliers take a step of Adam each
-update instead of being solved for; draws outside of the bounds are discouraged by an objective of their own, as in
+paper does); the critic learns from one or n steps, not by Retrace; temperature and multipliers make one step of Adam in
+each update, where the paper solves for them; a second objective keeps draws inside of the bounds, as in
 https://arxiv.org/abs/2005.07513 (`penalized=False` leaves it out).
 
 Differences from PyTorchRL: M-step passes really step the policy; divergences are those of Gaussians, and each drives
 its own multiplier; mean and variance are decoupled; the discrete E-step is weighted by the target policy; sampled and
 replayed actions have the same units; importance weights enter every loss; temperature and multipliers are trained with
-the rest, not by a solver outside. Of its two defaults for `polyak`, that of the factory (0.995) is taken: that of the
-class, 1, freezes the targets. 20 actions are drawn instead of 64, and one M-step pass is made instead of five (which
-were one: only multipliers moved); multipliers begin above 0, and `max_multiplier` bounds all of them.
+the rest, not by a solver outside. `polyak` is 0.995, as in PyTorchRL's factory; the 1 of its class would never move the
+targets. 20 actions are drawn instead of 64. There is one M-step pass instead of five, of which only one moved the
+policy. Multipliers begin above 0, and `max_multiplier` bounds all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -50,20 +51,20 @@ from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
-OF_PASSES = ("actor", "multipliers", "addons")  # the groups that take a step in every pass
+OF_PASSES = ("actor", "multipliers", "addons")  # the groups that make a step in every pass
 
 
 class MPOParams(NamedTuple):
-    """Everything that is trained, its gradients, or its optimizers.
+    """Everything that is trained, or its gradients, or the states of its optimizers.
 
-    Temperature and multipliers are positive; what is trained is the inverse of their softplus. In gradients of `K > 1`
-    passes the leaves of `actor`, `multipliers` and `addons` are `[K, ...]`, one entry for each pass.
+    Temperatures and multipliers are positive. The numbers that are trained are `mpo_losses.raw_dual` of them. Gradients
+    of `K > 1` passes have leaves `[K, ...]` in `actor`, `multipliers` and `addons`, an entry for each pass.
     """
 
     actor: PyTree
     critic: PyTree
-    temperature: PyTree  # float32[O], of the values and, if penalized, of the distance from the bounds
-    multipliers: PyTree  # float32[2, A] of mean and variance, or float32[1]
+    temperature: PyTree  # float32[O]: one for the values and, if penalized, one for the distance from the bounds
+    multipliers: PyTree  # float32[2, A] for mean and variance; float32[1] for discrete actions
     addons: tuple[PyTree, ...] = ()
 
 
@@ -72,7 +73,7 @@ class MPOState(NamedTuple):
 
     params: MPOParams
     target: MPOTarget
-    optimizer: MPOParams  # the state of an optimizer for each group
+    optimizer: MPOParams  # the state of the optimizer of each group
     num_updates: jax.Array  # int32[]
 
 
@@ -81,27 +82,27 @@ class MPO(StochasticAgent, Component):
 
     Args:
         action_space: `Discrete` or `Box`.
-        torso: the network below policy and values; they share no parameters.
+        torso: the network below the heads of actor and critic, which share no parameters.
         num_samples: actions drawn in each state, if they are continuous.
-        num_passes: `K`, steps of the policy in one update; the critic and the temperature take one.
+        num_passes: `K`, steps of the policy in one update; critic and temperature make one.
         penalized: discourage continuous actions outside of the bounds.
-        schedule: factor on all learning rates as a function of the number of updates, as in optax.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate_q: of the critic.
-        learning_rate_pi: of the policy.
-        learning_rate_dual: of temperature and multipliers.
-        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
-        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
-        dual_constraint: how far the E-step may go from the target policy, as a divergence.
+        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q: learning rate of the critic.
+        learning_rate_pi: learning rate of the policy.
+        learning_rate_dual: learning rate of temperature and multipliers.
+        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
+        target_update_interval: updates between two such steps of the target networks; 0 counts as 1.
+        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
+        dual_constraint: the divergence from the target policy that the E-step may reach.
         penalty_constraint: the same for the objective that keeps actions inside of the bounds.
-        kl_mean_constraint: how far the M-step may move the mean, in each dimension.
-        kl_variance_constraint: how far it may change the variance.
-        kl_constraint: how far it may change discrete probabilities.
-        initial_temperature: at first.
-        initial_multiplier: of the mean, or of discrete probabilities, at first.
-        initial_variance_multiplier: of the variance at first.
-        max_multiplier: above which temperature and multipliers do not rise.
+        kl_mean_constraint: the divergence by which the M-step may move the mean of each component.
+        kl_variance_constraint: the same for the variance of each component.
+        kl_constraint: the same for discrete probabilities.
+        initial_temperature: the first temperature.
+        initial_multiplier: the first multiplier of the mean, or of discrete probabilities.
+        initial_variance_multiplier: the first multiplier of the variance.
+        max_multiplier: the largest value of temperature and multipliers.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -178,7 +179,7 @@ class MPO(StochasticAgent, Component):
         temperature = jnp.full(self.networks.num_objectives, mpo_losses.raw_dual(self.initial_temperature))
         multipliers = by_constraint(self.action_space, self.initial_multiplier, self.initial_variance_multiplier)
         params = MPOParams(*networks, temperature, mpo_losses.raw_dual(multipliers))
-        target = jax.tree.map(jnp.copy, networks)  # the same buffer twice could not be donated
+        target = jax.tree.map(jnp.copy, networks)  # a state that holds one array twice could not be donated
         state = MPOState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 
@@ -192,13 +193,12 @@ class MPO(StochasticAgent, Component):
     def gradients(self, state: MPOState, sample: Sample, key: jax.Array) -> tuple[MPOParams, StepInfo]:
         """Return the gradients of all groups; consumes `key`.
 
-        Critic and temperature have one gradient each, at the present parameters. The policy, its multipliers and the
-        add-ons have one for each of `K` passes: the first at the present parameters, each later one where a step along
-        the one before leads. All passes have the same candidates, and metrics are those of the last one.
+        Critic and temperature have one gradient each, at the present parameters. Policy, multipliers and add-ons have
+        one for each of `K` passes: the first at the present parameters, each later one at the parameters after the pass
+        before it. All passes use the same candidates. Metrics are those of the last pass.
 
-        With `K > 1`, gradients that are averaged over devices are not those of one device that sees all samples. Each
-        device makes its passes alone, and `apply` then goes along the averages, pass by pass. Both differ from the
-        second pass on, by as much as devices differ after a step.
+        With `K > 1` and several devices, the average of all gradients is not what one device with all samples would
+        get. Each device makes its passes with its own samples, so from the second pass on their parameters differ.
         """
         key_here, key_next = split(key)
         candidates = self.networks.candidates(state.target, sample.batch.obs, key_here)
@@ -210,29 +210,26 @@ class MPO(StochasticAgent, Component):
         passes = []
         for number in range(self.num_passes):
             state = self._step_policy(state, passes[-1]) if number else state
-            # Add-ons make the same draws in all passes.
+            # Add-ons draw the same random numbers in all passes.
             grads, of_pass = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
             passes.append(grads)
             metrics |= of_pass
-        grads = _stacked(passes)._replace(critic=critic)
-        return grads, StepInfo(jnp.abs(error), metrics)
+        grads = passes[0] if len(passes) == 1 else _map_passes(lambda *leaves: jnp.stack(leaves), *passes)
+        return grads._replace(critic=critic), StepInfo(jnp.abs(error), metrics)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
-        """Step the critic and the temperature once, policy and multipliers in all passes; then average the targets."""
+        """Step critic and temperature, then policy and multipliers once for each pass; then let the targets follow."""
         after = optimization.step(self, state, grads, ("critic", "temperature"))
         after = after._replace(params=self._clip_duals(after.params))
         for number in range(self.num_passes):
-            after = self._step_policy(after, _of_pass(grads, number, self.num_passes))
-        num_updates = state.num_updates + 1
-        is_due = optimization.is_due(num_updates, self.target_update_interval)
-        online = MPOTarget(after.params.actor, after.params.critic)
-        target = optimization.polyak(state.target, online, self.polyak, is_due)
-        return after._replace(target=target, num_updates=num_updates)
+            of_pass = grads if self.num_passes == 1 else _map_passes(operator.itemgetter(number), grads)
+            after = self._step_policy(after, of_pass)
+        return optimization.follow(self, after, MPOTarget(after.params.actor, after.params.critic))
 
     def _pass(
         self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
     ) -> tuple[MPOParams, Metrics]:
-        """Return the gradients of one pass, without that of the critic."""
+        """Return the gradients of one pass; that of the critic is zero."""
         duals = state.params.temperature, state.params.multipliers
         (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(
             (state.params.actor, duals), sample, candidates
@@ -243,7 +240,7 @@ class MPO(StochasticAgent, Component):
         return grads, info.metrics
 
     def _step_policy(self, state: MPOState, grads: MPOParams) -> MPOState:
-        """Make the step of one pass."""
+        """Make the steps of one pass."""
         state = optimization.step(self, state, grads, OF_PASSES)
         return state._replace(params=self._clip_duals(state.params))
 
@@ -256,6 +253,7 @@ class MPO(StochasticAgent, Component):
     def _critic_loss(
         self, params: PyTree, sample: Sample, target: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Return `L_q`, with values and errors `float32[B]`."""
         q = self.networks.values(params, sample.batch.obs, sample.batch.action)
         error = q - target
         return 0.5 * jnp.mean(sample.weights * error**2), (q, error)
@@ -263,6 +261,7 @@ class MPO(StochasticAgent, Component):
     def _policy_loss(
         self, trained: tuple[PyTree, tuple[jax.Array, jax.Array]], sample: Sample, candidates: Candidates
     ) -> tuple[jax.Array, Metrics]:
+        """Return `L_pi + L_eta + L_alpha` and metrics; no gradient of one reaches what another one trains."""
         actor, duals = trained
         temperature, multipliers = map(mpo_losses.dual, duals)
         is_discrete = isinstance(self.action_space, Discrete)
@@ -289,19 +288,7 @@ class MPO(StochasticAgent, Component):
         return jnp.mean(sample.weights * (loss_pi + loss_eta + loss_kl)), metrics
 
 
-def _stacked(passes: list[MPOParams]) -> MPOParams:
-    """Return the gradients of all passes, `[K, ...]` if there are several; the temperature has the same in all."""
-    if len(passes) == 1:
-        return passes[0]
-    stacked = {
-        name: jax.tree.map(lambda *leaves: jnp.stack(leaves), *(getattr(one, name) for one in passes))
-        for name in OF_PASSES
-    }
-    return passes[0]._replace(**stacked)
-
-
-def _of_pass(grads: MPOParams, number: int, num_passes: int) -> MPOParams:
-    """Return the gradients of one pass."""
-    if num_passes == 1:
-        return grads
-    return grads._replace(**{name: jax.tree.map(lambda leaf: leaf[number], getattr(grads, name)) for name in OF_PASSES})
+def _map_passes(function: Callable[..., jax.Array], *grads: MPOParams) -> MPOParams:
+    """Return gradients with a function applied to all leaves of the groups that make a step in every pass."""
+    groups = {name: jax.tree.map(function, *(getattr(one, name) for one in grads)) for name in OF_PASSES}
+    return grads[0]._replace(**groups)

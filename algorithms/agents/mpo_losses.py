@@ -1,7 +1,8 @@
-"""The mathematics of maximum a posteriori policy optimization for one state; callers `vmap`.
+"""The mathematics of maximum a posteriori policy optimization, for one state; callers `vmap`.
 
-Candidates are `C` actions with a prior over them: all discrete actions with the target policy's probabilities, or draws
-from the target policy, each with `1 / C`. So one set of equations serves both.
+The improved policy chooses among `C` candidates, actions with a prior probability. These are either all discrete
+actions, with the target policy's probabilities, or draws from the target policy, each with the probability `1 / C`. So
+the same equations serve discrete and continuous actions.
 """
 
 from __future__ import annotations
@@ -19,18 +20,28 @@ DUAL_MIN = -18.0  # softplus of it is 1.5e-8
 
 
 class Candidates(NamedTuple):
-    """Actions under consideration, in one state or with an axis of states before all others."""
+    """Actions to choose from in one state. In a batch all leaves have an axis of states before the others."""
 
     policy: Normal | Categorical  # the target policy
     action: jax.Array  # float32[C, A], not clipped, or int32[C]
-    log_prior: jax.Array  # float32[C]
-    objectives: jax.Array  # float32[O, C], first of all the target values
+    log_prior: jax.Array  # float32[C], logarithms of prior probabilities
+    objectives: jax.Array  # float32[O, C], to be made large; the first one is the target critic's values
 
 
 def improved_policy(values: jax.Array, log_prior: jax.Array, temperature: jax.Array) -> jax.Array:
-    """Return the probabilities `q(a) ~ prior(a) exp(Q(a) / eta)` of candidates `[C]`, without gradient.
+    """Return the improved policy `q(a) ~ prior(a) exp(Q(a) / eta)`: probabilities `[C]`, without gradient.
 
-    The E-step; Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920, equation 8.
+    The E-step: Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920, equation 8.
+
+    Args:
+        values: `[C]`, the objective `Q`.
+        log_prior: `[C]`, logarithms of prior probabilities.
+        temperature: `eta`.
+
+    Example:
+        >>> values, log_prior = jnp.log(jnp.array([3.0, 1.0])), jnp.log(jnp.array([0.5, 0.5]))
+        >>> print(*(f"{prob:.2f}" for prob in improved_policy(values, log_prior, jnp.float32(1))))
+        0.75 0.25
     """
     chex.assert_rank([values, log_prior, temperature], [1, 1, 0])
     return jax.lax.stop_gradient(jax.nn.softmax(values / temperature + log_prior))
@@ -39,9 +50,15 @@ def improved_policy(values: jax.Array, log_prior: jax.Array, temperature: jax.Ar
 def temperature_loss(
     values: jax.Array, log_prior: jax.Array, temperature: jax.Array, constraint: jax.Array
 ) -> jax.Array:
-    """Return the dual `g(eta) = eta * (epsilon + log sum_a prior(a) exp(Q(a) / eta))`, convex in `eta`.
+    """Return the dual `g(eta) = eta * (epsilon + log sum_a prior(a) exp(Q(a) / eta))`, which is convex in `eta`.
 
-    Its minimum is where `KL(q || prior)`, on average over states, is `epsilon`; equation 9 of the same paper.
+    At the minimum of its mean over states, the mean of `KL(q || prior)` is `epsilon`: equation 9 of the same paper.
+
+    Args:
+        values: `[C]`, the objective `Q`.
+        log_prior: `[C]`, logarithms of prior probabilities.
+        temperature: `eta`, the only argument with a gradient.
+        constraint: `epsilon`.
     """
     chex.assert_rank([values, log_prior, temperature, constraint], [1, 1, 0, 0])
     values, log_prior = jax.lax.stop_gradient((values, log_prior))
@@ -51,11 +68,14 @@ def temperature_loss(
 def decoupled_terms(online: Normal, target: Normal, actions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return log-densities `[C]` of actions `[C, A]`, and the divergences `[2, A]` of mean and variance.
 
-    Mean and variance learn apart: `log N(a; m, s_t) + log N(a; m_t, s)`, and with `KL(target || .)` of either factor
+    Mean `m` and deviation `s` learn apart from each other. The log-density is the sum of two, each with one of them and
+    the other one from the target policy, `m_t` or `s_t`. Each has its own divergence, for every component:
 
-        C_m = (m - m_t)^2 / (2 s_t^2),   C_s = log(s / s_t) + s_t^2 / (2 s^2) - 1 / 2
+        log p = log N(a; m, s_t) + log N(a; m_t, s)
+        KL_m  = (m - m_t)^2 / (2 s_t^2)
+        KL_s  = log(s / s_t) + s_t^2 / (2 s^2) - 1 / 2
 
-    a component. Abdolmaleki et al. (2018), https://arxiv.org/abs/1812.02256, section 4.2.
+    Abdolmaleki et al. (2018), https://arxiv.org/abs/1812.02256, section 4.2.
     """
     moved, resized = Normal(online.mean, target.log_std), Normal(target.mean, online.log_std)
     log_prob = jax.vmap(lambda action: moved.log_prob(action) + resized.log_prob(action))(actions)
@@ -68,9 +88,20 @@ def categorical_terms(online: Categorical, target: Categorical) -> tuple[jax.Arr
 
 
 def constraint_loss(kl: jax.Array, multipliers: jax.Array, constraints: jax.Array) -> jax.Array:
-    """Return `sum_i alpha_i KL_i`, for the policy, plus `sum_i alpha_i (epsilon_i - KL_i)`, for the multipliers.
+    """Return `sum_d alpha_d KL_d + sum_d alpha_d (epsilon_d - KL_d)`.
 
-    The gradient of either part stops at the other: a divergence above its `epsilon` raises its own multiplier.
+    The first sum trains the policy: its gradient does not reach `alpha`. The second one trains the multipliers: its
+    gradient does not reach `KL`. So a divergence above its `epsilon` raises its own multiplier, and no other.
+
+    Args:
+        kl: the divergences `KL_d`.
+        multipliers: `alpha_d`, of the same shape.
+        constraints: `epsilon_d`, of the same shape.
+
+    Example:
+        >>> kl, epsilon = jnp.array([0.5, 0.0]), jnp.array([0.25, 0.25])
+        >>> print(jax.grad(constraint_loss, argnums=1)(kl, jnp.ones(2), epsilon))
+        [-0.25  0.25]
     """
     chex.assert_equal_shape([kl, multipliers, constraints])
     penalty = jax.lax.stop_gradient(multipliers) * kl
@@ -89,11 +120,11 @@ def state_losses(
 
     Args:
         online: the policy that learns.
-        candidates: with `C` actions and `O` objectives, whose improved policies are added up.
-        temperature: `float32[O]`.
-        reach: `float32[O]`, the divergences allowed to the E-step.
-        multipliers: `float32[2, A]` or `float32[1]`, like the divergences.
-        constraints: the same, the divergences allowed to the M-step.
+        candidates: `C` actions with `O` objectives. The improved policies of all objectives are added up.
+        temperature: `float32[O]`, `eta` of each objective.
+        reach: `float32[O]`, the divergence that the E-step may reach with each objective.
+        multipliers: `float32[2, A]` or `float32[1]`, one for each divergence.
+        constraints: of the same shape, the divergences that the M-step may reach.
     """
     each = (0, None, 0)
     given = candidates.objectives, candidates.log_prior, temperature
@@ -105,22 +136,25 @@ def state_losses(
     elif isinstance(online, Normal) and isinstance(target, Normal):
         log_prob, kl = decoupled_terms(online, target, candidates.action)
     else:
-        raise ValueError(f"the policy is {online}, but the candidates come from {target}; both must be of one kind.")
+        raise ValueError(
+            f"the policy is a {type(online).__name__}, but the candidates come from a {type(target).__name__}; give "
+            "two policies of one kind."
+        )
     loss_policy = -jnp.sum(weights * log_prob[None])
     return loss_policy, jnp.sum(loss_temperature), constraint_loss(kl, multipliers, constraints), kl
 
 
 def dual(raw: jax.Array) -> jax.Array:
-    """Return the positive quantity that the trained number `raw` stands for."""
+    """Return the positive temperature or multiplier for the number `raw` that is trained, `softplus(raw)`."""
     return jax.nn.softplus(raw)
 
 
 def raw_dual(value: Scalar) -> jax.Array:
-    """Return the inverse of `dual`."""
+    """Return the number to train for a positive temperature or multiplier; the inverse of `dual`."""
     value = jnp.asarray(value, jnp.float32)
     return jnp.maximum(value + jnp.log(-jnp.expm1(-value)), DUAL_MIN)
 
 
 def clip_dual(raw: jax.Array, most: Scalar) -> jax.Array:
-    """Keep the quantity behind `raw` between 1.5e-8 and `most`."""
+    """Return `raw` such that `dual(raw)` lies between 1.5e-8 and `most`."""
     return jnp.clip(raw, DUAL_MIN, raw_dual(most))

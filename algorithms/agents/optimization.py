@@ -1,14 +1,14 @@
-"""Steps of optimizers and of target networks.
+"""How agents step their parameters, and how target networks follow them.
 
-Every agent has a field `optimizer`:
+Every agent has a field `optimizer`, which is one of these:
 
-* None, the default: Adam for every group of parameters, with the agent's own learning rates, `schedule` and
-  `max_grad_norm`;
-* a transformation of optax, or an `Optimizer`: it steps every group, each with a state of its own. Its updates are
-  applied as optax makes them, so learning rates and clipping are its own affair;
-* a mapping such as `{"actor": optax.adamw(1e-4)}`: groups that are left out keep the default.
+* None, the default: Adam steps every group of parameters, with the agent's own learning rates, `schedule` and
+  `max_grad_norm`.
+* A gradient transformation of optax, or an `Optimizer`: it steps every group, with a state for each of them. It brings
+  its own learning rate and its own clipping.
+* A mapping from groups to these, such as `{"actor": optax.adamw(1e-4)}`: groups that are left out keep the default.
 
-A setting of the agent that no group would use any more is refused, unless it has its default value.
+Where an optimizer is given, the agent's settings for Adam have no effect. They are refused if they were changed.
 """
 
 from __future__ import annotations
@@ -24,37 +24,20 @@ import optax
 from flax.core import FrozenDict
 
 from algorithms.agents.optimizers import Optimizer
-from algorithms.types import Groups, LearnerAgent, LearnerState
+from algorithms.types import Groups, LearnerAgent, LearnerState, TargetAgent, TargetState
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree, Scalar
 
 State = TypeVar("State", bound=LearnerState)
+WithTarget = TypeVar("WithTarget", bound=TargetState)
 Params = TypeVar("Params", bound=Groups)
 ADAM = optax.scale_by_adam()  # without a learning rate, which may be traced
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearDecay:
-    """A schedule that falls in a straight line from 1 to `final` over `num_steps`, and stays there.
-
-    Example:
-        >>> print(LinearDecay(100)(jnp.int32(25)))
-        0.75
-    """
-
-    num_steps: int
-    final: float = 0.0
-
-    def __call__(self, count: jax.Array) -> jax.Array:
-        """Return the factor after `count` steps."""
-        done = jnp.minimum(count.astype(jnp.float32) / self.num_steps, 1)
-        return 1 - (1 - self.final) * done
-
-
 def check(agent: LearnerAgent) -> None:
-    """Refuse an optimizer that is none, and settings of the agent that it would leave without effect.
+    """Refuse what is no optimizer, and changed settings of the agent that its optimizer leaves without effect.
 
-    A mapping is frozen in its place: static fields of a component must be hashable.
+    A mapping of optimizers is replaced by a frozen one, because static fields of a component must be hashable.
     """
     owner, given = type(agent).__name__, agent.optimizer
     names = (*agent.groups, "addons")
@@ -70,7 +53,7 @@ def check(agent: LearnerAgent) -> None:
                 f"{owner}(optimizer={shown(one)}): give a transformation of optax such as optax.adamw(1e-3), an "
                 "Optimizer(name, learning_rate), or a mapping from groups of parameters to these."
             )
-    replaced = {name for name in names if _own_optimizer(agent, name) is not None}
+    replaced = {name for name in names if _given_optimizer(agent, name) is not None}
     for component, setting, groups in _settings(agent):
         if replaced.issuperset(groups) and _is_changed(component, setting):
             raise ValueError(
@@ -81,7 +64,7 @@ def check(agent: LearnerAgent) -> None:
 
 
 def init(agent: LearnerAgent, params: Params) -> Params:
-    """Return the states of the optimizers of all groups of `params`."""
+    """Return the first state of the optimizer of each group of `params`."""
     states = {name: _init(agent, name, getattr(params, name)) for name in agent.groups}
     return params._replace(**states, addons=tuple(_init(agent, "addons", own) for own in params.addons))
 
@@ -89,21 +72,21 @@ def init(agent: LearnerAgent, params: Params) -> Params:
 def step(
     agent: LearnerAgent, state: State, grads: Groups, groups: Iterable[str], is_due: jax.Array | None = None
 ) -> State:
-    """Return the state with some groups of its parameters stepped along their gradients.
+    """Return the state after some groups of its parameters made a step along their gradients.
 
-    By default each group takes a step of Adam,
+    By default each group makes a step of Adam:
 
         params <- params - learning_rate * schedule(num_updates) * adam(clip(grads, max_grad_norm))
 
-    The schedule is a function of the agent's updates. Adam's own count would not do: a group may rest at some updates,
-    or take several steps in one.
+    The schedule depends on the updates of the agent, not on the steps of Adam: some groups do not step in every update,
+    others step several times in one.
 
     Args:
-        agent: whose settings are used.
-        state: with the parameters and the optimizers; all that is not stepped stays as it is.
-        grads: with the gradients of these groups.
+        agent: the agent, for its optimizers and their settings.
+        state: its state, with parameters and optimizers. Other groups stay as they are.
+        grads: the gradients, at least of these groups.
         groups: the names of the groups to step.
-        is_due: `bool[]`; where False, parameters and optimizers of these groups stay exactly as they are, too.
+        is_due: `bool[]`. If False, these groups and their optimizers stay exactly as they are, too.
     """
     params, optimizer = {}, {}
     for name in groups:
@@ -116,23 +99,48 @@ def step(
 def step_adam(
     params: PyTree, grads: PyTree, state: PyTree, learning_rate: Scalar, max_grad_norm: Scalar | None = None
 ) -> tuple[PyTree, PyTree]:
-    """Return parameters and the state of `ADAM` after a step; gradients are clipped to the norm `max_grad_norm`."""
+    """Return parameters and the state of `ADAM` after a step; `max_grad_norm` clips gradients unless it is None."""
     grads = grads if max_grad_norm is None else clip_by_global_norm(grads, max_grad_norm)
     updates, after = ADAM.update(grads, state)
     rate = jnp.asarray(learning_rate, jnp.float32)
     return jax.tree.map(lambda param, update: param - rate * update, params, updates), after
 
 
+def follow(agent: TargetAgent, state: WithTarget, online: PyTree, due: jax.Array | None = None) -> WithTarget:
+    """Count an update, and average parameters into the target networks if it is their turn.
+
+        target <- polyak * target + (1 - polyak) * online
+
+    Args:
+        agent: the agent, for `polyak` and `target_update_interval`.
+        state: its state after the steps of an update.
+        online: the parameters that the targets follow, a pytree like `state.target`.
+        due: `bool[]`, whether it is their turn. By default it is at every `target_update_interval`-th update.
+    """
+    num_updates = state.num_updates + 1
+    due = is_due(num_updates, agent.target_update_interval) if due is None else due
+    return state._replace(target=polyak(state.target, online, agent.polyak, due), num_updates=num_updates)
+
+
 def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
-    """Scale gradients down so that their norm over all leaves is at most `max_norm`."""
+    """Scale gradients down so that their norm over all leaves is at most `max_norm`.
+
+    Example:
+        >>> print(clip_by_global_norm(jnp.array([3.0, 4.0]), 1.0))
+        [0.6 0.8]
+    """
     scale = jnp.minimum(1, jnp.asarray(max_norm, jnp.float32) / (optax.tree.norm(grads) + 1e-12))
     return jax.tree.map(lambda grad: grad * scale, grads)
 
 
 def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array | bool = True) -> PyTree:
-    """Return `rate * target + (1 - rate) * online` where `update`, else the target as it is.
+    """Return `rate * target + (1 - rate) * online` if `update`, else the target as it is.
 
-    A rate of 1 freezes the target, 0 copies the online parameters.
+    A rate of 1 leaves the target as it is, a rate of 0 copies the online parameters.
+
+    Example:
+        >>> print(polyak(jnp.zeros(2), jnp.ones(2), 0.75))
+        [0.25 0.25]
     """
     weight = jnp.where(update, 1 - jnp.asarray(rate, jnp.float32), 0)
     return jax.tree.map(lambda old, new: (1 - weight) * old + weight * new, target, online)
@@ -144,50 +152,46 @@ def is_due(num_updates: jax.Array, interval: Scalar) -> jax.Array:
 
 
 def where(condition: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Return the first tree where the condition holds, else the second one, with exactly its bits."""
+    """Return one of two trees, bit by bit: `chosen` if the condition `bool[]` holds, else `other`."""
     return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
-def _own_optimizer(agent: LearnerAgent, group: str) -> optax.GradientTransformation | None:
-    """Return the optimizer that was given for a group; None for the default."""
+def _given_optimizer(agent: LearnerAgent, group: str) -> optax.GradientTransformation | None:
+    """Return the optimizer that the agent was given for a group; None for the default."""
     given = agent.optimizer.get(group) if isinstance(agent.optimizer, Mapping) else agent.optimizer
     return given.transformation if isinstance(given, Optimizer) else given
 
 
 def _init(agent: LearnerAgent, group: str, params: PyTree) -> PyTree:
-    return (_own_optimizer(agent, group) or ADAM).init(params)
+    return (_given_optimizer(agent, group) or ADAM).init(params)
 
 
 def _step_group(
     agent: LearnerAgent, state: LearnerState, group: str, params: PyTree, optimizer: PyTree, grads: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """Return the parameters of a group, and its optimizer, after a step; each add-on has an optimizer of its own."""
-    own = _own_optimizer(agent, group)
-    factor = None if agent.schedule is None else agent.schedule(state.num_updates)
+    """Return the parameters of a group and the state of its optimizer after a step.
+
+    The group of the add-ons is a tuple. Each of its entries has a state of the optimizer for itself.
+    """
+    given = _given_optimizer(agent, group)
+
+    def step_one(
+        params: PyTree, optimizer: PyTree, grads: PyTree, rate: Scalar, limit: Scalar | None
+    ) -> tuple[PyTree, PyTree]:
+        if given is not None:
+            updates, after = given.update(grads, optimizer, params)
+            return optax.apply_updates(params, updates), after
+        if agent.schedule is not None:
+            rate = jnp.asarray(rate, jnp.float32) * agent.schedule(state.num_updates)
+        return step_adam(params, grads, optimizer, rate, limit)
+
     if group == "addons":
         rates = [addon.learning_rate for addon in agent.addons]
-        each = [_step(own, *one, factor, None) for one in zip(params, optimizer, grads, rates, strict=True)]
-        return tuple(one for one, _ in each), tuple(one for _, one in each)
+        steps = [step_one(*one, None) for one in zip(params, optimizer, grads, rates, strict=True)]
+        return tuple(after for after, _ in steps), tuple(after for _, after in steps)
     rule = agent.groups[group]
     limit = agent.max_grad_norm if rule.is_clipped else None
-    return _step(own, params, optimizer, grads, getattr(agent, rule.learning_rate), factor, limit)
-
-
-def _step(
-    own: optax.GradientTransformation | None,
-    params: PyTree,
-    optimizer: PyTree,
-    grads: PyTree,
-    learning_rate: Scalar,
-    factor: jax.Array | None,
-    max_grad_norm: Scalar | None,
-) -> tuple[PyTree, PyTree]:
-    """Take a step of an optimizer that was given, or else of Adam."""
-    if own is not None:
-        updates, after = own.update(grads, optimizer, params)
-        return optax.apply_updates(params, updates), after
-    rate = learning_rate if factor is None else jnp.asarray(learning_rate, jnp.float32) * factor
-    return step_adam(params, grads, optimizer, rate, max_grad_norm)
+    return step_one(params, optimizer, grads, getattr(agent, rule.learning_rate), limit)
 
 
 def _settings(agent: LearnerAgent) -> list[tuple[object, str, list[str]]]:
@@ -202,7 +206,7 @@ def _settings(agent: LearnerAgent) -> list[tuple[object, str, list[str]]]:
 
 
 def _is_changed(component: Any, setting: str) -> bool:
-    """Return whether a setting is known to differ from its default. A traced number is not known."""
+    """Return whether a setting is known to differ from its default; of a traced number nothing is known."""
     defaults = {field.name: field.default for field in dataclasses.fields(component)}
     value = getattr(component, setting)
     is_known = callable(value) or isinstance(value, (int, float, np.number))

@@ -1,4 +1,4 @@
-"""Optimizers that can be written in a file: any of optax's by name, with its options, a schedule and clipping."""
+"""Optimizers and schedules that can be written in a file: those of optax, by name."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ import inspect
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax.core import FrozenDict
 
 from jaxrl_buffers._checks import require_choice, require_number, shown
 
-Schedule = Callable[[jax.Array], jax.Array]  # from the number of updates made to a factor; any of optax's will do
+Schedule = Callable[[jax.Array], jax.Array]  # from a number of steps to a factor; any schedule of optax will do
 Option = float | int | bool | str
 
-NAMES = (
+OPTIMIZERS = (
     *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad"),
     *("fromage", "lamb", "lars", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2", "radam", "rmsprop"),
     *("rprop", "sgd", "sign_sgd", "sm3", "yogi"),
+)
+SCHEDULES = (
+    *("constant_schedule", "cosine_decay_schedule", "cosine_onecycle_schedule", "exponential_decay"),
+    *("linear_onecycle_schedule", "linear_schedule", "polynomial_schedule", "warmup_constant_schedule"),
+    *("warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule"),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """One of optax's optimizers by its name, as in `SAC(space, optimizer=Optimizer("adamw", 3e-4))`.
+    """An optimizer of optax by its name, as in `SAC(space, optimizer=Optimizer("adamw", 3e-4))`.
 
-    All fields are static: a changed one compiles the program anew.
+    All fields are static: changing one compiles the program anew.
 
     Args:
-        name: of a function in `optax`, one of `NAMES`.
+        name: a function in `optax`, one of `OPTIMIZERS`.
         learning_rate: its learning rate.
-        schedule: a factor on the learning rate, as a function of the number of steps that the optimizer has made.
+        schedule: a factor on the learning rate, as a function of the number of steps that this optimizer has made.
         max_grad_norm: gradients of a larger global norm are scaled down to it first; None does not clip.
         options: other arguments of that function, such as `{"weight_decay": 1e-4}`.
 
@@ -48,16 +54,15 @@ class Optimizer:
     options: Mapping[str, Option] = FrozenDict()
 
     def __post_init__(self):
-        require_choice("Optimizer", "name", self.name, NAMES)
+        require_choice("Optimizer", "name", self.name, OPTIMIZERS)
         require_number("Optimizer", "learning_rate", self.learning_rate, 0)
         if self.max_grad_norm is not None:
             require_number("Optimizer", "max_grad_norm", self.max_grad_norm, 0)
-        self._check_options()
-        object.__setattr__(self, "options", FrozenDict(self.options))  # which can be hashed, as static fields must
+        object.__setattr__(self, "options", _checked_options("Optimizer", self.name, self.options))
 
     @property
     def transformation(self) -> optax.GradientTransformation:
-        """The optimizer as optax knows it."""
+        """The optimizer as a gradient transformation of optax."""
         rate, schedule = self.learning_rate, self.schedule
         given = rate if schedule is None else lambda count: rate * schedule(count)
         optimizer = getattr(optax, self.name)(given, **self.options)
@@ -65,24 +70,79 @@ class Optimizer:
             return optimizer
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optimizer)
 
-    def _check_options(self) -> None:
-        if not isinstance(self.options, Mapping):
-            raise ValueError(
-                f"Optimizer(options={shown(self.options)}): give names with values, such as {{'b1': 0.9}}."
-            )
-        known = [name for name in inspect.signature(getattr(optax, self.name)).parameters if name != "learning_rate"]
-        for name, value in self.options.items():
-            if name not in known:
-                raise ValueError(
-                    f"Optimizer({self.name!r}, options={{{name!r}: ...}}): optax.{self.name} has no option {name!r}; "
-                    f"it has {', '.join(known) or 'none'}."
-                )
-            if not isinstance(value, Option):
-                raise ValueError(
-                    f"Optimizer({self.name!r}, options={{{name!r}: {shown(value)}}}): give a number, a string, True or "
-                    "False; for anything else pass the optax transformation itself to the agent."
-                )
+
+@dataclasses.dataclass(frozen=True)
+class OptaxSchedule:
+    """A schedule of optax by its name, as in `SAC(space, schedule=OptaxSchedule("linear_schedule", {...}))`.
+
+    Schedules are factors on a learning rate here, so most of them should begin with 1.
+
+    Args:
+        name: a function in `optax`, one of `SCHEDULES`.
+        options: the arguments of that function.
+
+    Example:
+        >>> schedule = OptaxSchedule("cosine_decay_schedule", {"init_value": 1.0, "decay_steps": 100})
+        >>> print(schedule(jnp.int32(0)), schedule(jnp.int32(100)))
+        1.0 0.0
+    """
+
+    name: str
+    options: Mapping[str, Option] = FrozenDict()
+
+    def __post_init__(self):
+        require_choice("OptaxSchedule", "name", self.name, SCHEDULES)
+        object.__setattr__(self, "options", _checked_options("OptaxSchedule", self.name, self.options))
+        self._schedule  # noqa: B018  # refuses options that do not fit together
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the factor after `count` steps."""
+        return jnp.asarray(self._schedule(count), jnp.float32)
+
+    @property
+    def _schedule(self) -> Schedule:
+        try:
+            return getattr(optax, self.name)(**self.options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"OptaxSchedule({self.name!r}, {dict(self.options)}): {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearDecay:
+    """A schedule that falls in a straight line from 1 to `final` over `num_steps` steps, and stays there.
+
+    Example:
+        >>> print(LinearDecay(100)(jnp.int32(25)))
+        0.75
+    """
+
+    num_steps: int
+    final: float = 0.0
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the factor after `count` steps."""
+        done = jnp.minimum(count.astype(jnp.float32) / self.num_steps, 1)
+        return 1 - (1 - self.final) * done
 
 
 AnyOptimizer = optax.GradientTransformation | Optimizer
 Optimizers = AnyOptimizer | Mapping[str, AnyOptimizer]  # one for all groups of parameters, or some by group
+
+
+def _checked_options(owner: str, name: str, options: Mapping[str, Option]) -> FrozenDict[str, Option]:
+    """Return the options of a function in optax, hashable as static fields must be; refuse those that it has not."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{owner}(options={shown(options)}): give names with values, such as {{'b1': 0.9}}.")
+    known = [option for option in inspect.signature(getattr(optax, name)).parameters if option != "learning_rate"]
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"{owner}({name!r}, options={{{option!r}: ...}}): optax.{name} has no option {option!r}; "
+                f"it has {', '.join(known) or 'none'}."
+            )
+        if not isinstance(value, Option):
+            raise ValueError(
+                f"{owner}({name!r}, options={{{option!r}: {shown(value)}}}): give a number, a string, True or False; "
+                "for anything else pass the object of optax itself to the agent."
+            )
+    return FrozenDict(options)

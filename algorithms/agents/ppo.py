@@ -4,25 +4,26 @@
     L_pi = mean_i [-min(r_i A_i, clip(r_i, 1 - c, 1 + c) A_i) - c_H H(pi(. | s_i))]
     L_v  = mean_i (V(s_i) - R_i)^2 / 2
 
-with advantages `A` and returns `R` of GAE(lambda), which see through time limits: an episode that was cut off goes on
-with the value of its true last observation. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous
-actions are Gaussian in `[-1, 1]`; the environment gets them clipped.
+`A` and `R` are advantages and returns by GAE(lambda). Where a time limit cut an episode off, they go on with the value
+of its true last observation. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous actions are Gaussian,
+and the environment gets them clipped to `[-1, 1]`.
 
-Trained by the same loop as the others, with a `Rollout` as the buffer: every iteration collects `plan.update_every`
-steps and makes `plan.num_updates` updates of `plan.mini_batch_size` rows, shuffled anew in every epoch.
+PPO is trained by the same loop as the other algorithms, with a `Rollout` as the buffer. Every iteration collects
+`plan.update_every` steps and makes `plan.num_updates` updates of `plan.mini_batch_size` rows, which are shuffled anew
+in every epoch.
 
 Differences from the paper: actor and critic share no parameters and have an optimizer each, so the objective needs no
-coefficient for the value; gradients are clipped by their norm, either's apart; advantages are normalized over the
-rollout, unless the `Rollout` is told otherwise; the standard deviation depends on the observation.
+coefficient for the value; gradients are clipped by their norm, those of actor and critic separately; advantages are
+normalized over the rollout, unless the `Rollout` says otherwise; the standard deviation depends on the observation.
 
-Differences from PyTorchRL: PPO is not among the algorithms of its off-policy part; the rollouts are those of l2r's
-PPOBuffer, with returns that are returns and explicit last values.
+Differences from PyTorchRL, which has no PPO in its off-policy part: rollouts are as in l2r's PPOBuffer, but returns
+are sums of rewards, and the values of last observations are passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
-from algorithms.types import GroupRule, StepInfo
+from algorithms.types import GroupRule, Metrics, StepInfo
 from jaxrl_buffers._checks import require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -46,7 +47,7 @@ class PPOState(NamedTuple):
     """The state of PPO."""
 
     params: ActorCritic
-    optimizer: ActorCritic  # the state of an optimizer for each group
+    optimizer: ActorCritic  # the state of the optimizer of each group
     num_updates: jax.Array  # int32[]
 
 
@@ -55,14 +56,14 @@ class PPO(StochasticAgent, Component):
 
     Args:
         action_space: `Discrete` or `Box`.
-        torso: the network below policy and values; they share no parameters.
-        schedule: factor on all learning rates as a function of the number of updates, as in optax.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate_pi: of the policy.
-        learning_rate_v: of the critic.
-        max_grad_norm: gradients of a larger global norm are scaled down to it, critic and policy apart.
-        clip_range: how far from 1 the ratio of probabilities is followed.
-        entropy_coefficient: weight of the bonus for entropy.
+        torso: the network below the heads of actor and critic, which share no parameters.
+        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate_pi: learning rate of the policy.
+        learning_rate_v: learning rate of the critic.
+        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
+        clip_range: `c`, how far the ratio of probabilities may move from 1 before its gradient is zero.
+        entropy_coefficient: `c_H`, the weight of the bonus for entropy.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -104,7 +105,7 @@ class PPO(StochasticAgent, Component):
         optimization.check(self)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
-        """Return the state for observations like `obs`; consumes `key`."""
+        """Return the first state, for observations like `obs`; consumes `key`."""
         key_actor, key_critic = split(key)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), init_network(self._critic, key_critic, obs))
         state = PPOState(params, optimization.init(self, params), jnp.zeros((), jnp.int32))
@@ -121,20 +122,23 @@ class PPO(StochasticAgent, Component):
         return self.policy.to_environment(action), carry, {"action": action, "log_prob": log_prob}
 
     def value(self, state: PPOState, obs: PyTree) -> jax.Array:
-        """Return the critic's values `float32[N]` of observations `[N, ...]`."""
+        """Return the critic's values `float32[B]` of observations `[B, ...]`."""
         return self._values(state.params.critic, obs)
 
     def values(self, state: PPOState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
-        # All rows at once: one large product, where acting would need many small ones.
+        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
+        # All rows at once: one large matrix product instead of many small ones.
         both = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
         )
         value, next_value = self.value(state, both).reshape(2, *chunk.reward.shape)
         return value, next_value
 
-    def gradients(self, state: PPOState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of actor and critic; `sample.batch` is a flat `RolloutBatch`, `key` is for add-ons."""
+    def gradients(self, state: PPOState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
+        """Return the gradients of `L_pi` and `L_v`; `key` is for add-ons.
+
+        `sample.batch` is a `RolloutBatch` with leaves `[B, ...]`, in which each row has its weight in `sample.weights`.
+        """
         (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
         (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
         metrics |= {
@@ -162,7 +166,8 @@ class PPO(StochasticAgent, Component):
     def _values(self, params: PyTree, obs: PyTree) -> jax.Array:
         return apply_batch(self._critic, params, obs)
 
-    def _policy_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _policy_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, Metrics]:
+        """Return `L_pi` and metrics."""
         batch, old_log_prob = sample.batch, sample.batch.extras["log_prob"]
         policy = self.policy.distribution(params, batch.obs)
         log_prob, entropy = policy.log_prob(batch.extras["action"]), policy.entropy()
@@ -174,17 +179,18 @@ class PPO(StochasticAgent, Component):
         metrics = {
             "loss_pi": _mean(surrogate, sample.weights),
             "entropy": _mean(entropy, sample.weights),
-            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights),  # of the old from the new policy
+            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights),  # estimates KL(pi_old || pi)
             "clip_fraction": _mean((jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(jnp.float32), sample.weights),
         }
         bonus = jnp.asarray(self.entropy_coefficient, jnp.float32) * metrics["entropy"]
         return metrics["loss_pi"] - bonus, metrics
 
-    def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, Any]:
+    def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, jax.Array]:
+        """Return `L_v`, with the errors `float32[B]`."""
         error = self._values(params, sample.batch.obs) - sample.batch.return_
         return 0.5 * _mean(error**2, sample.weights), error
 
 
 def _mean(values: jax.Array, weights: jax.Array) -> jax.Array:
-    """Average over the rows that count."""
+    """Return the weighted mean of values `[B]`: rows of weight 0 do not count."""
     return jnp.sum(weights * values) / jnp.maximum(jnp.sum(weights), 1)

@@ -6,24 +6,24 @@
     L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
 
 Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. With continuous actions the policy is a Gaussian squashed by
-`tanh`; critics see actions in `[-1, 1]`, and the target entropy `H` is counted there. With discrete actions every term
-in `a` and `a'` is its exact expectation under the policy; Christodoulou (2019), https://arxiv.org/abs/1910.07207. The
-priority of a sample is `mean_j |Q_j(s, a) - y|`.
+`tanh`. Critics see actions in `[-1, 1]`, and the target entropy `H` is that of actions in `[-1, 1]`. With discrete
+actions every term in `a` and `a'` is its exact expectation under the policy: Christodoulou (2019),
+https://arxiv.org/abs/1910.07207. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
 
 Differences from the papers: gradients are clipped by their norm; `alpha` may be fixed; with discrete actions `H` is
-`0.5 log A`, where the paper has `0.98 log A`: so near the largest possible entropy that the temperature grows without
-end when there are few actions. `H` may fall linearly during training.
+`0.5 log A` and may fall linearly during training. The paper has `0.98 log A`. With few actions that is so close to the
+largest possible entropy that the temperature grows without end.
 
 Differences from PyTorchRL: the gradient of the temperature is part of the gradients, so that it also trains in
-parallel; a target entropy of 0 is a target entropy of 0; actions of any bounds are scored in `[-1, 1]`; probabilities
-come from `log_softmax`, without a small constant inside the logarithm; `target_entropy_ratio` replaces the fixed 0.98.
-Class and factory agree on all defaults that are here.
+parallel; a target entropy of 0 is used as it is; actions of any bounds are scored in `[-1, 1]`; probabilities come from
+`log_softmax`, without a small constant inside the logarithm; `target_entropy_ratio` replaces the fixed 0.98. All other
+defaults are those of PyTorchRL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ NUM_CRITICS = 2
 
 
 class SACParams(NamedTuple):
-    """Everything that is trained, its gradients, or its optimizers."""
+    """Everything that is trained, or its gradients, or the states of its optimizers."""
 
     actor: PyTree
     critic: PyTree  # leaves [2, ...]
@@ -58,8 +58,8 @@ class SACState(NamedTuple):
     """The state of soft actor-critic."""
 
     params: SACParams
-    target: PyTree  # of the critics
-    optimizer: SACParams  # the state of an optimizer for each group
+    target: PyTree  # the parameters of the target critics
+    optimizer: SACParams  # the state of the optimizer of each group
     num_updates: jax.Array  # int32[]
 
 
@@ -68,19 +68,21 @@ class SAC(StochasticAgent, Component):
 
     Args:
         action_space: `Box` or `Discrete`.
-        torso: the network below actor and critics.
+        torso: the network below the heads of actor and critics, which share no parameters.
         learn_alpha: learn the temperature; with False it stays at `initial_alpha`.
-        schedule: factor on all learning rates as a function of the number of updates, as in optax.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate_q, learning_rate_pi, learning_rate_alpha: of Adam, for critics, actor and temperature.
-        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates from one such averaging to the next; 0 counts as 1.
-        max_grad_norm: gradients of a larger global norm are scaled down to it, critics and actor apart.
-        initial_alpha: the temperature at first.
-        target_entropy: of the policy. By default minus the number of components, for continuous actions in `[-1, 1]`,
-            and a share of the largest possible one for discrete actions.
-        target_entropy_ratio: that share; the target entropy of `A` discrete actions is `ratio * log A`.
-        final_target_entropy_ratio: to which the ratio falls linearly.
+        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q: learning rate of the critics.
+        learning_rate_pi: learning rate of the actor.
+        learning_rate_alpha: learning rate of the temperature.
+        polyak: the share that target critics keep of themselves when they follow; 0 copies the trained ones.
+        target_update_interval: updates between two such steps of the target critics; 0 counts as 1.
+        max_grad_norm: gradients of the critics, or of the actor, with a larger norm are scaled down to it.
+        initial_alpha: the first temperature.
+        target_entropy: the entropy that the policy shall keep. By default it is minus the number of components for
+            continuous actions, and `target_entropy_ratio * log A` for `A` discrete actions.
+        target_entropy_ratio: the share of the largest possible entropy, `log A`, in this default.
+        final_target_entropy_ratio: the ratio after `annealing_updates`, to which it falls linearly.
         annealing_updates: how many updates that takes; with 0 the ratio stays as it is.
         addons: terms to add to the policy's loss.
 
@@ -139,29 +141,29 @@ class SAC(StochasticAgent, Component):
 
     @property
     def policy(self) -> SoftPolicy:
-        """Policy and critics for the kind of actions, without their parameters."""
+        """Policy and critics for this kind of actions, without their parameters."""
         if isinstance(self.action_space, Discrete):
             return DiscreteSoftPolicy(self.action_space, self.torso)
         return ContinuousSoftPolicy(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
-        """Return the state for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations and actions like these; consumes `key`."""
         key_actor, key_critic = split(key)
         critic = self.policy.init_critics(key_critic, NUM_CRITICS, obs, action)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
         params = SACParams(self.policy.init_actor(key_actor, obs), critic, log_alpha)
-        target = jax.tree.map(jnp.copy, critic)  # the same buffer twice could not be donated
+        target = jax.tree.map(jnp.copy, critic)  # a state that holds one array twice could not be donated
         state = SACState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 
     def act(
         self, state: SACState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return drawn actions `[N, ...]`, or with `deterministic` the likeliest ones; consumes `key`."""
+        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`."""
         return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
 
-    def gradients(self, state: SACState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of critics, actor and temperature, all at the present parameters; consumes `key`."""
+    def gradients(self, state: SACState, sample: Sample, key: jax.Array) -> tuple[SACParams, StepInfo]:
+        """Return the gradients of `L_q`, `L_pi` and `L_alpha`, all at the present parameters; consumes `key`."""
         noise = self.policy.noise(key, 2, sample.weights.shape[0])
         target = self._target(state, sample, noise[0])
         (loss_q, (q, error)), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(
@@ -187,26 +189,28 @@ class SAC(StochasticAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: SACState, grads: SACParams) -> SACState:
-        """Step critics, actor and temperature, then average the critics into their targets."""
-        trained = ("log_alpha",) if self.learn_alpha else ()
-        after = optimization.step(self, state, grads, ("actor", "critic", *trained, "addons"))
-        num_updates = state.num_updates + 1
-        is_due = optimization.is_due(num_updates, self.target_update_interval)
-        target = optimization.polyak(state.target, after.params.critic, self.polyak, is_due)
-        return after._replace(target=target, num_updates=num_updates)
+        """Step critics, actor and temperature, then let the target critics follow."""
+        temperature = ("log_alpha",) if self.learn_alpha else ()
+        after = optimization.step(self, state, grads, ("actor", "critic", *temperature, "addons"))
+        return optimization.follow(self, after, after.params.critic)
 
-    def _target(self, state: SACState, sample: Sample, noise: Any) -> jax.Array:
+    def _target(self, state: SACState, sample: Sample, noise: PyTree) -> jax.Array:
+        """Return the targets `y`, `float32[B]`."""
         batch, alpha = sample.batch, jnp.exp(state.params.log_alpha)
         value, log_prob = self.policy.expect(state.params.actor, state.target, batch.next_obs, noise)
         value = jax.vmap(losses.soft_value, in_axes=(0, 0, None))(value, log_prob, alpha)
         return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
 
-    def _critic_loss(self, critic: PyTree, sample: Sample, target: jax.Array) -> tuple[jax.Array, Any]:
+    def _critic_loss(
+        self, critic: PyTree, sample: Sample, target: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Return `L_q`, with values and errors `float32[2, B]`."""
         q = self.policy.values(critic, sample.batch.obs, sample.batch.action)
         error = q - target[None]
         return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
 
-    def _actor_loss(self, actor: PyTree, state: SACState, sample: Sample, noise: Any) -> tuple[jax.Array, jax.Array]:
+    def _actor_loss(self, actor: PyTree, state: SACState, sample: Sample, noise: PyTree) -> tuple[jax.Array, jax.Array]:
+        """Return `L_pi`, with the log-probabilities `float32[B]` of the actions in it."""
         value, log_prob = self.policy.expect(actor, state.params.critic, sample.batch.obs, noise)
         alpha = jnp.exp(state.params.log_alpha)
         loss = jax.vmap(losses.soft_policy_loss, in_axes=(0, 0, None))(value, log_prob, alpha)
@@ -215,10 +219,12 @@ class SAC(StochasticAgent, Component):
     def _temperature_loss(
         self, log_alpha: jax.Array, sample: Sample, log_prob: jax.Array, target_entropy: jax.Array
     ) -> jax.Array:
+        """Return `L_alpha`."""
         loss = jax.vmap(losses.temperature_loss, in_axes=(None, 0, None))(log_alpha, log_prob, target_entropy)
         return jnp.mean(sample.weights * loss)
 
     def _target_entropy(self, num_updates: jax.Array) -> jax.Array:
+        """Return `H` after a number of updates."""
         if self.target_entropy is not None:
             return jnp.asarray(self.target_entropy, jnp.float32)
         if isinstance(self.action_space, Box):

@@ -5,20 +5,22 @@
     L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
     L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
 
-Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477. Networks see actions in `[-1, 1]`, and so the smoothing noise
-is in proportion to the bounds of every component. The policy and all targets move only at the 1st, (d + 1)-th,
-(2 d + 1)-th ... update, `d` being `target_update_interval`; in between, the policy's optimizer rests as well. The
-priority of a sample is `|min_j Q_j(s, a) - y|`.
+Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477. Networks see actions in `[-1, 1]`, so the smoothing noise of
+each component is in proportion to its bounds. The policy and all targets move only at the 1st, (d + 1)-th, (2 d + 1)-th
+... update, where `d` is `target_update_interval`. In between, the policy's optimizer does not step either. The priority
+of a sample is `|min_j Q_j(s, a) - y|`.
 
 Differences from the paper: gradients are clipped by their norm; other kinds of exploration noise are offered.
 
 Differences from PyTorchRL: the target takes the action of the target policy; smoothing noise is drawn for every sample
-and component, and scaled and clipped by the bounds of each; errors are told with prioritized samples, too; a delay
-above 1 works, and `target_update_interval` is 2, as in the paper, not 1. Class and factory agree on all other defaults
-that are here (the factory's batches of 100 are a matter of `Plan`).
+and component, and scaled and clipped by the bounds of each; priorities are updated with prioritized samples, too; a
+delay above 1 works, and `target_update_interval` is 2, as in the paper, not 1. All other defaults are those of
+PyTorchRL. (Its factory's batches of 100 would be set in `Plan`.)
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,18 +44,19 @@ class TD3(DeterministicAgent, Component):
 
     Args:
         action_space: `Box`.
-        torso: the network below actor and critics.
-        noise: of exploration; `gaussian`, `ornstein_uhlenbeck` or `pink`.
-        schedule: factor on all learning rates as a function of the number of updates, as in optax.
-        optimizer: to use in the place of Adam; see `algorithms.agents.optimization`.
-        learning_rate_q, learning_rate_pi: of Adam, for critics and policy.
-        polyak: `target = polyak * target + (1 - polyak) * online`; 0 copies.
-        target_update_interval: updates from one step of policy and targets to the next, from the first update on;
-            0 counts as 1.
-        max_grad_norm: gradients of a larger global norm are scaled down to it, critics and policy apart.
-        noise_scale: standard deviation of the noise, where actions reach from -1 to 1.
-        noise_theta: share of itself that Ornstein-Uhlenbeck noise loses in a step.
-        smoothing_scale: standard deviation of the noise on target actions, where they reach from -1 to 1.
+        torso: the network below the heads of actor and critics, which share no parameters.
+        noise: the noise of exploration: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
+        learning_rate_q: learning rate of the critics.
+        learning_rate_pi: learning rate of the policy.
+        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
+        target_update_interval: updates between two steps of the policy and all targets, which make one at the first
+            update; 0 counts as 1.
+        max_grad_norm: gradients of the critics, or of the policy, with a larger norm are scaled down to it.
+        noise_scale: standard deviation of the noise, for actions from -1 to 1.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in a step.
+        smoothing_scale: standard deviation of the noise on target actions, for actions from -1 to 1.
         smoothing_clip: the largest noise on a target action.
         addons: terms to add to the policy's loss.
 
@@ -83,16 +86,16 @@ class TD3(DeterministicAgent, Component):
     smoothing_clip: Scalar = 0.5
     addons: tuple[Addon, ...] = ()
 
-    num_critics = 2
+    num_critics: ClassVar[int] = 2
 
     def __post_init__(self):
         self.check("smoothing_scale", "smoothing_clip")
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
-        """Return the gradients of critics and policy, both at the present parameters; consumes `key`.
+        """Return the gradients of `L_q` and `L_pi`, both at the present parameters; consumes `key`.
 
-        In updates that do not move the policy its gradient is zero, and so are `loss_pi` and `grad_norm_pi`. Nothing is
-        computed for them, except under `vmap`.
+        In updates that do not move the policy, its gradient is zero, and so are `loss_pi` and `grad_norm_pi`. They are
+        then not computed at all, except under `vmap`.
         """
         action = self.policy.action(state.target.actor, sample.batch.next_obs)
         normal = jax.random.normal(unrolled(key), action.shape, jnp.float32)
@@ -111,11 +114,11 @@ class TD3(DeterministicAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Step the critics; when it is their turn, also the policy and all targets."""
+        """Step the critics and, if it is their turn, the policy and all targets."""
         is_due = self._is_due(state)
         after = optimization.step(self, state, grads, ("critic", "addons"))
         after = optimization.step(self, after, grads, ("actor",), is_due)
-        return self.follow(after, is_due)
+        return optimization.follow(self, after, after.params._replace(addons=()), is_due)
 
     def _is_due(self, state: DeterministicState) -> jax.Array:
         """Return whether the next update moves the policy and all targets."""

@@ -1,4 +1,7 @@
-"""Networks: torsos that see observations, heads on top of them, memories, and distributions of actions."""
+"""Networks: torsos turn observations into features, heads turn features into outputs.
+
+Memories are parts of torsos. Distributions over actions are made of a head's outputs.
+"""
 
 from algorithms.networks.application import Network, apply_batch, apply_stack, init_network, init_stack, torso_features
 from algorithms.networks.heads import (

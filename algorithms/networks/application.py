@@ -1,4 +1,7 @@
-"""Networks applied to batches, to stacks of parameters, and to histories of observations."""
+"""Networks applied to batches, to stacks of parameters, and to histories of observations.
+
+Agents call these functions instead of `vmap`, and so need not know whether their samples are single steps or sequences.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Network(Protocol):
-    """A flax module with a head on top of a torso: one of `networks.heads`."""
+    """A flax module with a head on top of a torso, such as those in `algorithms.networks.heads`."""
 
     @property
     def role(self) -> str:
@@ -26,26 +29,24 @@ class Network(Protocol):
 
     @property
     def torso(self) -> nn.Module:
-        """What is below the head."""
+        """The part below the head, which turns observations into features."""
         ...
 
     @property
     def init(self) -> Callable[..., PyTree]:
-        """That of the module: from a key and inputs to parameters."""
+        """The module's `init`: from a key and inputs to parameters."""
         ...
 
     @property
     def apply(self) -> Callable[..., Any]:
-        """That of the module: from parameters and inputs to outputs."""
+        """The module's `apply`: from parameters and inputs to outputs."""
         ...
 
 
 def init_network(network: Network, key: jax.Array, *inputs: PyTree) -> PyTree:
-    """Return the first parameters of a network for inputs of these shapes and dtypes; consumes `key`.
-
-    A torso that somebody else wrote gets keys of the type of `key`.
-    """
+    """Return the first parameters of a network, for inputs of these shapes and dtypes; consumes `key`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), inputs)
+    # Our own torso draws faster from unrolled keys. A torso of the user's gets the kind of key that the user passed.
     return network.init(unrolled(key) if type(network.torso) is Torso else key, *zeros)
 
 
@@ -56,16 +57,15 @@ def init_stack(network: Network, key: jax.Array, num_networks: int, *inputs: PyT
 
 
 def apply_batch(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
-    """Apply a network to every sample: inputs `[B, ...]`, outputs `[B, ...]`.
+    """Return the outputs `[B, ...]` of a network for observations and other inputs `[B, ...]`.
 
-    A `History` has leaves `[B, L, ...]`. Other inputs and all outputs are then flat, `[B * L, ...]`, so that
-    algorithms need not know whether their samples are sequences.
+    If observations are a `History` with leaves `[B, L, ...]`, other inputs and all outputs are `[B * L, ...]`.
     """
     return _apply(network, params, obs.of(network.role) if isinstance(obs, History) else obs, *inputs)
 
 
 def apply_stack(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
-    """Apply `C` networks, whose parameters are stacked `[C, ...]`, to every sample: outputs `[C, B, ...]`."""
+    """Return the outputs `[C, B, ...]` of `C` networks, whose parameters are stacked `[C, ...]`; see `apply_batch`."""
     if not isinstance(obs, History):
         return map_stack(lambda params, inputs: _apply(network, params, *inputs), params, (obs, *inputs))
     num_networks = jax.tree.leaves(params)[0].shape[0]
@@ -74,18 +74,18 @@ def apply_stack(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) 
     def apply_one(params: PyTree, carry: PyTree) -> Any:
         return _apply(network, params, obs._replace(carry=carry), *inputs)
 
-    carry = jax.tree.map(lambda leaf: leaf[:, :num_networks], obs.carry)  # [B, C, ...], a memory for each of them
+    carry = jax.tree.map(lambda leaf: leaf[:, :num_networks], obs.carry)  # [B, C, ...], a memory for each network
     return jax.vmap(apply_one, in_axes=(0, 1))(params, carry)
 
 
 def torso_features(network: Network, params: PyTree, obs: PyTree) -> jax.Array:
-    """Return the outputs `float32[B, F]` of a network's torso at observations `[B, ...]`."""
+    """Return what a network's torso makes of observations `[B, ...]`: `float32[B, F]`."""
     obs = obs.of(network.role) if isinstance(obs, History) else obs
     return _apply(network.torso, {"params": params["params"].get("torso", {})}, obs)
 
 
 def _apply(network: Network | nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
-    """Apply a network to every sample; the carry of a `History` is that of this network."""
+    """Apply a network to every sample. If there is a `History`, its carry is that of this network alone."""
     apply: Any = jax.vmap(network.apply, in_axes=(None, *[0] * (1 + len(inputs))))
     if not isinstance(obs, History):
         return apply(params, obs, *inputs)

@@ -1,4 +1,8 @@
-"""Distributions of actions: `TanhNormal` of one unbatched vector, for callers to `vmap`; the others with any axes."""
+"""Distributions over actions.
+
+`Categorical` and `Normal` may have any axes before that of the action. `TanhNormal` is the distribution of one
+unbatched action; callers `vmap`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ _LOG_2_PI = math.log(2 * math.pi)
 
 
 class TanhNormal(NamedTuple):
-    """The distribution of `a = tanh(u)`, `u ~ N(mean, std)`, with independent components in `(-1, 1)`.
+    """The distribution of `a = tanh(u)` with `u ~ N(mean, std)`. Components are independent, and in `(-1, 1)`.
 
         log p(a) = sum_i [log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i))]
 
-    The last term is `log(1 - tanh(u)^2)` in a form that keeps its precision where `tanh` saturates.
+    The last term is `log(1 - tanh(u)^2)`, in a form that stays precise where `tanh` is almost 1 or -1.
 
     Example:
         >>> policy = TanhNormal.of(jnp.zeros(2), jnp.zeros(2))
@@ -34,7 +38,7 @@ class TanhNormal(NamedTuple):
 
     @classmethod
     def of(cls, mean: jax.Array, log_std: jax.Array) -> TanhNormal:
-        """Return the distribution for a network's outputs, the standard deviation kept between e^-20 and e^2."""
+        """Return the distribution for a network's outputs; the standard deviation is clipped to e^-20 ... e^2."""
         return cls(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def mode(self) -> jax.Array:
@@ -60,7 +64,10 @@ class TanhNormal(NamedTuple):
         return self._log_density((before - self.mean) * jnp.exp(-self.log_std), before)
 
     def kl(self, other: TanhNormal) -> jax.Array:
-        """Return `KL(self || other)` of each component, with any axes: that before squashing, which changes no KL."""
+        """Return `KL(self || other)` of each component; may have any axes before that of the action.
+
+        It is the divergence of the normal distributions: squashing both by the same function does not change it.
+        """
         return Normal(*self).kl(Normal(*other))
 
     def _log_density(self, noise: jax.Array, before: jax.Array) -> jax.Array:
@@ -70,7 +77,7 @@ class TanhNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """A Gaussian with independent components `[..., A]`, not squashed: draws may lie outside of the bounds.
+    """A Gaussian with independent components `[..., A]`. It is not squashed: draws may lie outside of `[-1, 1]`.
 
     Example:
         >>> policy = Normal.of(jnp.zeros(2), jnp.zeros(2))
@@ -83,7 +90,7 @@ class Normal(NamedTuple):
 
     @classmethod
     def of(cls, mean: jax.Array, log_std: jax.Array) -> Normal:
-        """Return the distribution for a network's outputs, the standard deviation kept between e^-20 and e^2."""
+        """Return the distribution for a network's outputs; the standard deviation is clipped to e^-20 ... e^2."""
         return cls(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def mode(self) -> jax.Array:
@@ -104,9 +111,11 @@ class Normal(NamedTuple):
         return jnp.sum(self.log_std + 0.5 * (1 + _LOG_2_PI), axis=-1)
 
     def kl(self, other: Normal) -> jax.Array:
-        """Return `KL(self || other)` of each component, `float32[..., A]`; their sum is that of the whole.
+        """Return `KL(self || other)` of each component, `float32[..., A]`. Their sum is that of whole actions.
 
-        log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1 / 2
+            log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1 / 2
+
+        Here `m, s` are mean and deviation of `self`, and `m', s'` those of `other`.
         """
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
@@ -122,7 +131,7 @@ class Categorical(NamedTuple):
         1 0.25
     """
 
-    log_probs: jax.Array  # float32[..., A], normalized
+    log_probs: jax.Array  # float32[..., A], logarithms of probabilities that sum to 1
 
     def mode(self) -> jax.Array:
         """Return the most probable actions `int32[...]`."""

@@ -1,4 +1,7 @@
-"""Networks with a head on top of a torso, for one unbatched observation; callers `vmap`."""
+"""Networks with a head on top of a torso.
+
+Each takes one unbatched observation. Use `apply_batch` and `apply_stack` of `algorithms.networks` for batches.
+"""
 
 from __future__ import annotations
 
@@ -99,10 +102,10 @@ class GaussianActor(nn.Module):
 
 
 def _small_head(size: int) -> nn.Dense:
-    """A last layer with small first outputs: a policy begins near the middle of its bounds, nowhere saturated."""
+    """Return a last layer with small weights. So a new policy acts near the middle of its bounds."""
     return _head(size, kernel_init=nn.initializers.orthogonal(0.01))
 
 
 def _head(size: int, **options: Any) -> nn.Dense:
-    """A last layer."""
+    """Return a last layer."""
     return nn.Dense(size, dot_general=narrow_product, **options)

@@ -1,7 +1,7 @@
-"""Recurrent cores: what a network remembers of earlier observations.
+"""Recurrent cores, by which a network remembers earlier observations.
 
-A recurrent network is given a `History` where another is given an observation, and answers for all of its rows. The
-products with the inputs of all rows are one large product; only what depends on the row before is left to the loop.
+A network with a memory is given a `History` instead of an observation, and returns an output for each of its rows. The
+inputs of all rows are multiplied with their weights at once. Only what depends on the row before is left to a loop.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ KINDS = ("gru", "lstm")
 
 
 class History(NamedTuple):
-    """Consecutive observations of one environment, with what was remembered before the first of them.
+    """Consecutive observations of one environment, and what was remembered before the first of them.
 
-    With `following`, networks answer for later observations instead of the rows themselves. `following[i]` is the
-    successor of row `last[i]`, and is seen with the memory of all rows up to that one.
+    Without `following`, a network returns an output for each row. With it, a network returns outputs for the later
+    observations `following` instead. `following[i]` is the successor of row `last[i]`, and is seen with the memory of
+    all rows up to that one.
     """
 
     obs: PyTree  # [L, ...]
-    carry: PyTree  # before the first row; a dict by roles of networks, or None for an empty memory
-    is_first: Any  # bool[L], rows with which an episode begins: nothing before them is remembered
+    carry: PyTree  # the memory before the first row: a dict by roles of networks, or None for an empty one
+    is_first: Any  # bool[L], rows that begin an episode: nothing before them is remembered
     following: PyTree = None  # [L, ...]
     last: Any = None  # int32[L]; None if following[i] is the successor of row i
-    is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient goes back through them
+    is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient passes back through them
 
     @property
     def rows(self) -> PyTree:
-        """The observations `[B * L, ...]` of histories `[B, L, ...]`, each on its own."""
+        """The observations of histories `[B, L, ...]` as single rows `[B * L, ...]`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.obs)
 
     def of(self, role: str | None) -> History:
-        """Return the history as networks in this role remember it."""
+        """Return the history with the memory of networks in one role only."""
         return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)
 
 
@@ -60,7 +61,7 @@ class RecurrentCore(nn.Module):
 
     Args:
         kind: `gru` or `lstm`.
-        size: width of what is remembered.
+        size: how many numbers are remembered (an LSTM remembers twice as many).
     """
 
     kind: str = "gru"
@@ -85,13 +86,18 @@ class RecurrentCore(nn.Module):
         is_burn_in: jax.Array | None = None,
         last: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Go through `inputs` `[M, F]`, of which the first `L` are the rows of a history and the others successors.
+        """Go through the rows of a history, and through successors of its rows if they are given.
 
-        Successor `i` is that of row `last[i]`, by default of row `i`.
+        Args:
+            inputs: `[L, F]`, the rows; or `[2 L, F]`, the rows and then successors of rows.
+            carry: what is remembered before the first row; None for nothing.
+            is_first: `bool[L]`, rows that begin an episode.
+            is_burn_in: `bool[L]`, rows through which no gradient passes back; None if there are none.
+            last: `int32[L]`: successor `i` is that of row `last[i]`; None if it is that of row `i`.
 
         Returns:
-            What is remembered after the last row, and outputs `[M - L, H]` of the successors, or `[L, H]` of the rows
-            if there are none.
+            What is remembered after the last row, and outputs `[L, H]`: those of the successors, or of the rows if
+            there are no successors.
         """
         num_gates = 3 if self.kind == "gru" else 4
         cell = _gru if self.kind == "gru" else _lstm
@@ -131,7 +137,7 @@ def _lstm(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
 
 
 def _orthogonal_blocks(num_gates: int) -> nn.initializers.Initializer:
-    """Make the matrix of every gate orthogonal."""
+    """Return an initializer that makes the matrix of each gate orthogonal."""
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
         size = shape[0]

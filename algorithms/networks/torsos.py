@@ -1,4 +1,4 @@
-"""Torsos: from one unbatched observation, which may be any pytree, to features; callers `vmap`."""
+"""Torsos: networks that turn one unbatched observation, which may be any pytree, into features."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ACTIVATIONS = (
 
 
 class Torso(nn.Module):
-    """Features of any pytree of observations: images pass through convolutions, all the rest is flattened.
+    """Features of any pytree of observations. Images pass through convolutions; all other leaves are flattened.
 
-    Leaves of rank 3 count as images `[height, width, channels]`; `uint8` ones are divided by 255. With a memory, a
-    recurrent core comes before the dense layers, and observations come as a `History`.
+    Leaves of rank 3 are taken for images `[height, width, channels]`; those of `uint8` are divided by 255. With a
+    memory, a recurrent core comes before the dense layers, and observations must be a `History`.
 
     Args:
         hidden_sizes: widths of the dense layers.
-        channels: of the convolutions for images, one after the other; `(16,)` is the network of MinAtar.
+        channels: number of channels of each convolution; `(16,)` is the network of MinAtar.
         activation: name of a function in `jax.nn`.
         memory: `gru`, `lstm`, or None for a network that sees one observation at a time.
-        memory_size: width of what is remembered.
-        kernel_sizes: height and width of the kernel of every convolution, or one number for all.
-        strides: of every convolution, or one number for all. Images are not padded.
+        memory_size: width of the recurrent core.
+        kernel_sizes: height and width of the kernel of each convolution, or one number for all.
+        strides: stride of each convolution, or one number for all. Images are not padded.
 
     Example:
         >>> torso = Torso(hidden_sizes=(64, 64))
@@ -73,12 +73,17 @@ class Torso(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """What comes before the dense layers."""
+        """The part before the dense layers."""
         return _encoder(self)
 
     @nn.compact
     def __call__(self, obs: PyTree, *others: jax.Array) -> jax.Array:
-        """Return features of an observation, or of each row of a `History`, together with other vectors."""
+        """Return features of an observation, or of each row of a `History`.
+
+        Args:
+            obs: the observation, or a `History`.
+            *others: vectors that join the observation before the dense layers, such as an action.
+        """
         x = _encoder(self, name="encoder")(obs)[0]
         x = jnp.concatenate([x, *others], axis=-1) if others else x
         for size in self.hidden_sizes:
@@ -87,7 +92,7 @@ class Torso(nn.Module):
 
 
 class Layer(NamedTuple):
-    """One convolution."""
+    """The sizes of one convolution."""
 
     num_channels: int
     kernel_size: int
@@ -95,7 +100,7 @@ class Layer(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Observations as vectors, with what is remembered if there is a memory; see `Torso`."""
+    """The part of a torso before the dense layers: observations as vectors, through the memory if there is one."""
 
     layers: tuple[Layer, ...]
     activation: str
@@ -104,14 +109,14 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree) -> tuple[jax.Array, PyTree]:
-        """Return the vector of an observation, or vectors of all rows of a `History`, and the last carry."""
+        """Return the vector of an observation, or of each row of a `History`, and the memory after the last row."""
         if not isinstance(obs, History):
             return self._flatten(obs, 0), ()
         rows = obs.obs if obs.following is None else _concatenate(obs.obs, obs.following)
         x, carry = self._flatten(rows, 1), ()
         if self.memory is not None:
             x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
-            # The name is part of what first parameters are drawn from, and of checkpoints.
+            # flax draws first parameters by the name of a module, and checkpoints hold it. So it must not change.
             core = RecurrentCore(self.memory, self.memory_size, name="Memory_0")
             carry, x = core(x, obs.carry, obs.is_first, obs.is_burn_in, obs.last)
         elif obs.following is not None:
@@ -119,7 +124,7 @@ class Encoder(nn.Module):
         return x, carry
 
     def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
-        """Make vectors of images and all the rest, behind `num_axes` leading axes."""
+        """Return all leaves as one vector, behind `num_axes` leading axes."""
         features = []
         for path, leaf in jax.tree.leaves_with_path(obs):
             x = _as_float(leaf)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from algorithms import environments
-from algorithms.agents.optimization import LinearDecay
+from algorithms.agents.optimizers import LinearDecay
 from algorithms.environments import Environment
 from algorithms.networks import Torso
 from algorithms.networks import memories as memory

@@ -12,7 +12,7 @@ import rlax
 from scipy import stats
 from support.agents import AGENTS, sample
 
-from algorithms import Torso
+from algorithms import LinearDecay, Torso
 from algorithms.agents import losses, mpo_losses, optimization
 from algorithms.networks.distributions import TanhNormal
 
@@ -210,7 +210,7 @@ def test_a_step_agrees_with_optax():
 
 
 def test_a_schedule_falls_in_a_straight_line():
-    factors = [optimization.LinearDecay(4, final=0.2)(jnp.int32(count)) for count in range(6)]
+    factors = [LinearDecay(4, final=0.2)(jnp.int32(count)) for count in range(6)]
     np.testing.assert_allclose(factors, [1, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-6)
 
 
