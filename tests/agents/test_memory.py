@@ -113,5 +113,7 @@ def test_values_behind_several_steps_are_those_of_the_last_row(key):
     following = rows._replace(following=rows.obs + 1)
     last = jnp.array([2, 3, 4, 4, 4])
     np.testing.assert_allclose(
-        GRU.apply(params, following._replace(last=last)), GRU.apply(params, following)[last], rtol=1e-6
+        GRU.apply(params, rows._replace(following=rows.obs[last] + 1, last=last)),
+        GRU.apply(params, following)[last],
+        rtol=1e-6,
     )
