@@ -1,5 +1,6 @@
 """Data sets into states, and states into data sets.
 
+    from_file                 a path: one of the following, as its name says
     from_arrays, to_arrays    NumPy arrays under the names that D4RL gave them; also open HDF5 files of that form
     from_minari, to_minari    data sets of Minari, which is imported when it is asked for: the extra `data`
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
+from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers import _episode_files as episode_files
 from jaxrl_buffers._array_files import ArraySource
 from jaxrl_buffers._checks import require_choice, row_structure
@@ -31,8 +33,43 @@ BLOCK_BYTES = 2**24  # what is written at once
 Keep = Literal["all", "newest"]
 
 
+def from_file(
+    buffer: ReplayBuffer,
+    path: str | os.PathLike[str],
+    *,
+    infos: Sequence[str] = (),
+    keep: Keep = "all",
+    like: Transition | None = None,
+) -> ReplayState:
+    """Return a state that holds the rows of a data set.
+
+    Args:
+        buffer: with `num_envs=1`; `num_rows(path)` tells how long it must be.
+        path: a file of arrays under D4RL's keys, `.npz`, or `.hdf5` or `.h5`, which needs the extra `data`; else a data
+            set of Minari, by its folder or its name.
+        infos, keep, like: as in `from_arrays`.
+    """
+    if data_files.is_of_arrays(path):
+        with data_files.opened(path) as arrays:
+            return from_arrays(buffer, arrays, infos=infos, keep=keep, like=like)
+    return from_minari(buffer, path, infos=infos, keep=keep, like=like)
+
+
+def num_rows(path: str | os.PathLike[str]) -> int:
+    """Return how many rows `from_file` would store."""
+    if data_files.is_of_arrays(path):
+        with data_files.opened(path) as arrays:
+            return ArraySource.of(arrays, ()).num_kept
+    return episode_files.count_steps(episode_files.opened(path))
+
+
 def from_arrays(
-    buffer: ReplayBuffer, arrays: Mapping[str, Any], *, infos: Sequence[str] = (), keep: Keep = "all"
+    buffer: ReplayBuffer,
+    arrays: Mapping[str, Any],
+    *,
+    infos: Sequence[str] = (),
+    keep: Keep = "all",
+    like: Transition | None = None,
 ) -> ReplayState:
     """Return a state that holds the rows of a data set, oldest first; its last episode is closed.
 
@@ -53,6 +90,8 @@ def from_arrays(
         arrays: anything that has a shape and can be sliced will do, such as `np.memmap` or an open `h5py.File`.
         infos: names of those that are kept.
         keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
+        like: shapes and dtypes of one row that are needed, such as `env.transition()`. Numbers of another size are
+            cast, and a data set of another form is refused.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -73,8 +112,9 @@ def from_arrays(
     require_choice("from_arrays", "keep", keep, ("all", "newest"))
     source = ArraySource.of(arrays, infos)
     _require_room("from_arrays", buffer, source.num_kept, keep)
-    num_rows = _rows_of_block(buffer, source.row)
-    return _filled(buffer, source.row, source.pieces(num_rows), num_rows)
+    row = source.row if like is None else data_files.fitted(source.row, like, "from_arrays")
+    num_rows = _rows_of_block(buffer, row)
+    return _filled(buffer, row, source.pieces(num_rows), num_rows)
 
 
 def from_minari(
@@ -83,6 +123,7 @@ def from_minari(
     *,
     infos: Sequence[str] = (),
     keep: Keep = "all",
+    like: Transition | None = None,
 ) -> ReplayState:
     """Return a state that holds the steps of a Minari data set, episode by episode.
 
@@ -94,6 +135,7 @@ def from_minari(
         source: a folder, the name of a data set in Minari's own folder, or a `MinariDataset`, such as a filtered one.
         infos: names of those that are kept, as a dict in `extras`; that of row `t` came with observation `t`.
         keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
+        like: as in `from_arrays`.
     """
     _require_one_column("from_minari", buffer)
     require_choice("from_minari", "keep", keep, ("all", "newest"))
@@ -104,6 +146,7 @@ def from_minari(
     if first is None:
         raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")
     row = row_structure(jax.tree.map(lambda leaf: leaf[0], first))
+    row = row if like is None else data_files.fitted(row, like, "from_minari")
     return _filled(buffer, row, _chained(first, pieces), _rows_of_block(buffer, row))
 
 

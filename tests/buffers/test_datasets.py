@@ -456,3 +456,65 @@ def test_an_open_file_of_d4rl_is_read(tmp_path):
     with h5py.File(tmp_path / "steps.hdf5") as file:
         state = datasets.from_arrays(buffer, file, infos=("qpos",))
     assert stored(buffer, state) == modelled(arrays)
+
+
+LIKE = jb.Transition(
+    obs=jax.ShapeDtypeStruct((2,), jnp.float32),
+    action=jax.ShapeDtypeStruct((), jnp.int32),
+    reward=jax.ShapeDtypeStruct((), jnp.float32),
+    terminated=jax.ShapeDtypeStruct((), jnp.bool_),
+    truncated=jax.ShapeDtypeStruct((), jnp.bool_),
+    next_obs=jax.ShapeDtypeStruct((2,), jnp.float32),
+)
+
+
+@pytest.mark.parametrize("kind", ["data.npz", "data.hdf5", "data.h5", "minari-v0"])
+def test_a_path_is_read_by_what_it_is(kind, tmp_path):
+    arrays = stream([3, 4], ["terminal", "timeout"])
+    path, buffer = tmp_path / kind, jb.uniform(7)
+    if kind == "data.npz":
+        np.savez(path, **arrays)
+    elif kind == "minari-v0":
+        pytest.importorskip("minari")
+        datasets.to_minari(buffer, datasets.from_arrays(buffer, arrays), path)
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    assert datasets.num_rows(path) == 7
+    state = datasets.from_file(buffer, path, like=LIKE)
+    assert stored(buffer, state) == modelled(arrays)
+    row = buffer.storage.structure(state.storage)
+    assert (row.action.dtype, row.obs.dtype) == (jnp.int32, jnp.float32)
+
+
+def test_a_path_that_cannot_be_read_is_named(tmp_path):
+    for name in ("data.npz", "data.hdf5"):
+        (tmp_path / name).write_bytes(b"no data set")
+        with pytest.raises(ValueError, match=f"{name}' cannot be read|{name}': "):
+            datasets.num_rows(tmp_path / name)
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, **stream([300], ["terminal"]))
+    whole.write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"whole\.npz' cannot be read"):
+        datasets.from_file(jb.uniform(300), whole)
+    np.savez(tmp_path / "other.npz", rewards=np.zeros(3))
+    with pytest.raises(ValueError, match=r"other\.npz': .* needs the key 'observations'; the data set has: rewards"):
+        datasets.num_rows(tmp_path / "other.npz")
+    with pytest.raises(ValueError, match=r"there is no data set .*missing\.npz"):
+        datasets.num_rows(tmp_path / "missing.npz")
+
+
+def test_rows_become_like_those_that_are_needed():
+    arrays = stream([3], ["terminal"])
+    arrays |= {name: arrays[name].astype(np.float64) for name in ("observations", "next_observations")}
+    buffer = jb.uniform(3)
+    row = buffer.storage.structure(datasets.from_arrays(buffer, arrays, like=LIKE).storage)
+    assert row == LIKE
+    with pytest.raises(ValueError, match=r"`action` of int32\[\], but int32\[3\] is needed"):
+        datasets.from_arrays(buffer, arrays, like=LIKE._replace(action=jax.ShapeDtypeStruct((3,), jnp.int32)))
+    with pytest.raises(ValueError, match=r"`obs` of float\d\d\[2\], but uint8\[2\] is needed"):
+        datasets.from_arrays(buffer, arrays, like=LIKE._replace(obs=jax.ShapeDtypeStruct((2,), jnp.uint8)))
+    with pytest.raises(ValueError, match=r"`obs` of structure \(one array\), but \(\['x'\]\) is needed"):
+        datasets.from_arrays(buffer, arrays, like=LIKE._replace(obs={"x": LIKE.obs}))
