@@ -44,3 +44,7 @@ class OrbaxArrays:
     def to_device(self, record: Any) -> jax.Array:
         """Return the array that a record describes on the default device, in its own memory."""
         return jnp.array(self.to_numpy(record))
+
+    def to_device_apart(self, record: Any) -> list[jax.Array]:
+        """Return what lies along the first axis of that array, each in its own memory."""
+        return [jnp.array(part) for part in self.to_numpy(record)]

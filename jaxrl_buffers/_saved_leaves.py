@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,27 @@ class Arrays(Protocol):
         """Return the array that a record describes on the default device, in its own memory."""
         ...
 
+    def to_device_apart(self, record: Any) -> list[jax.Array]:
+        """Return what lies along the first axis of that array, each in its own memory."""
+        ...
+
+
+class SideBySide(NamedTuple):
+    """States of one kind, which are saved as one state whose leaves have one more axis, the first."""
+
+    states: tuple[Any, ...]
+
+
+class Stack:
+    """A leaf of states side by side.
+
+    Args:
+        parts: the leaf of each state.
+    """
+
+    def __init__(self, parts: list[Any]):
+        self.parts = parts
+
 
 class Damage(Exception):
     """What was read is not what was written."""
@@ -46,8 +67,12 @@ class Damage(Exception):
 def flatten(state: PyTree) -> dict[str, Any]:
     """Return the leaves of a state by path.
 
-    A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout.
+    A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout. States side by side have the
+    paths of one of them.
     """
+    if isinstance(state, SideBySide):
+        of_states = [flatten(one) for one in state.states]
+        return {name: Stack([leaves[name] for leaves in of_states]) for name in of_states[0]}
     leaves = {}
     for path, node in _nodes(state)[0]:
         inner = jax.tree.leaves_with_path(node.stored_leaves, is_leaf=_is_packed) if _is_rows(node) else [((), node)]
@@ -57,6 +82,9 @@ def flatten(state: PyTree) -> dict[str, Any]:
 
 def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
     """Return the state with the given leaves, in the order of `flatten`; rows have the same layout as in `like`."""
+    if isinstance(like, SideBySide):
+        of_states = zip(*leaves, strict=True)
+        return type(like)(tuple(unflatten(one, parts) for one, parts in zip(like.states, of_states, strict=True)))
     nodes, structure = _nodes(like)
     values = iter(leaves)
 
@@ -88,32 +116,55 @@ def kinds(state: PyTree) -> dict[str, str]:
 
 def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
     """Append the value of a leaf to a file; return the record with which `rebuild` finds and checks it."""
-    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     record: dict[str, Any] = {"kind": _kind(name, leaf)}
-    if _is_number(leaf):
-        return record | {"number": leaf}
-    if _is_key(leaf):
-        record["key_implementation"] = str(jax.random.key_impl(leaf))
-    array = np.asarray(_array(leaf))
-    if array.size:  # for an empty array its kind is enough
-        place = {"offset": file.size, "dtype": str(array.dtype), "shape": list(array.shape)}
-        record["array"] = place | {"hash": _write_array(file, array)}
+    parts, axes = (leaf.parts, [len(leaf.parts)]) if isinstance(leaf, Stack) else ([leaf], [])
+    if _is_number(parts[0]):
+        return record | {"number": parts if axes else leaf}
+    if _is_key(parts[0]):
+        record["key_implementation"] = str(jax.random.key_impl(parts[0]))
+    offset, digest = file.size, xxhash.xxh3_64()
+    for part in parts:
+        array = np.asarray(_array(part))
+        if array.size:  # for an empty array its kind is enough
+            _write_array(file, array, digest)
+            place = {"offset": offset, "dtype": str(array.dtype), "shape": [*axes, *array.shape]}
+            record["array"] = place | {"hash": digest.hexdigest()}
     return record
 
 
 def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any:
-    """Return the leaf that a record describes, in the form that it has in `like`."""
+    """Return the leaf that a record describes, in the form that it has in `like`: a list for a `Stack`."""
     if "number" in record:
         return record["number"]
+    if isinstance(like, Stack):
+        return _rebuild_parts(name, like.parts, record, arrays)
     if "array" not in record:
         return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
     if isinstance(like, np.ndarray | np.generic | PackedLeaf) and not _is_key(like):
         array = arrays.to_numpy(record["array"])
         return array[()] if isinstance(like, np.generic) else array
+    _require_width(name, like)
+    return _leaf(like, record, arrays.to_device(record["array"]))
+
+
+def _rebuild_parts(name: str, likes: list[Any], record: dict[str, Any], arrays: Arrays) -> list[Any]:
+    if "array" not in record:
+        return [rebuild(name, like, record, arrays) for like in likes]
+    if isinstance(likes[0], np.ndarray | np.generic | PackedLeaf) and not _is_key(likes[0]):
+        return [*arrays.to_numpy(record["array"])]
+    _require_width(name, likes[0])
+    parts = arrays.to_device_apart(record["array"])
+    return [_leaf(like, record, array) for like, array in zip(likes, parts, strict=True)]
+
+
+def _require_width(name: str, like: Any) -> None:
     dtype = _array_dtype(like)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f"leaf {name} is {dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")
-    array = arrays.to_device(record["array"])
+
+
+def _leaf(like: Any, record: dict[str, Any], array: jax.Array) -> Any:
+    """Return the leaf for which an array is stored."""
     if "key_implementation" in record:
         return jax.random.wrap_key_data(array, impl=record["key_implementation"])
     return _tree_of_leaves(array, like.fan_out) if isinstance(like, SegmentTree) else array
@@ -139,19 +190,36 @@ class ArrayFile:
 
     def to_device(self, record: Any) -> jax.Array:
         """Return the array that a record describes on the default device, in its own memory."""
-        shape, dtype = tuple(record["shape"]), _dtype(record)
-        if math.prod(shape) * dtype.itemsize <= BLOCK_BYTES:
-            return jnp.array(self.to_numpy(record))
-        # Blocks are written into an array on the device, so that there is never a second copy of the whole array.
         self._file.seek(record["offset"])
-        digest, array = xxhash.xxh3_64(), jnp.zeros(shape, dtype)
+        digest = xxhash.xxh3_64()
+        array = self._next_to_device(tuple(record["shape"]), _dtype(record), digest)
+        _check_hash(record, digest)
+        return array
+
+    def to_device_apart(self, record: Any) -> list[jax.Array]:
+        """Return what lies along the first axis of that array, each in its own memory."""
+        self._file.seek(record["offset"])
+        digest = xxhash.xxh3_64()
+        num_parts, *shape = record["shape"]
+        parts = [self._next_to_device(tuple(shape), _dtype(record), digest) for _ in range(num_parts)]
+        _check_hash(record, digest)
+        return parts
+
+    def _next_to_device(self, shape: tuple[int, ...], dtype: np.dtype[Any], digest: xxhash.xxh3_64) -> jax.Array:
+        """Return the array that comes next in the file, and add it to a hash."""
+        if math.prod(shape) * dtype.itemsize <= BLOCK_BYTES:
+            whole = np.empty(shape, dtype)
+            self._fill(whole)
+            digest.update(_bytes(whole))
+            return jnp.array(whole)
+        # Blocks are written into an array on the device, so that there is never a second copy of the whole array.
+        array = jnp.zeros(shape, dtype)
         for start, size in _blocks(shape, dtype.itemsize):
             block = np.empty(size, dtype)
             self._fill(block)
             digest.update(_bytes(block))
             # Wait for each block, or else those that wait to be written would fill the memory.
             array = jax.block_until_ready(_write_block(array, jnp.array(block), start))
-        _check_hash(record, digest)
         return array
 
     def _fill(self, array: np.ndarray) -> None:
@@ -171,14 +239,16 @@ def _is_key(leaf: Any) -> bool:
     return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _kind(name: str, leaf: Any) -> str:
+def _kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
+    if isinstance(leaf, Stack):
+        return _kind(name, leaf.parts[0], (len(leaf.parts),))
     if isinstance(leaf, SegmentTree):
-        return f"segment tree of {_spell((*leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
+        return f"segment tree of {_spell((*axes, *leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
     if _is_number(leaf):  # the same kind as of the array that `jax.eval_shape` makes of it
-        return _spell((), jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
+        return _spell(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
-    return _spell(leaf.shape, leaf.dtype)
+    return _spell((*axes, *leaf.shape), leaf.dtype)
 
 
 def _spell(shape: tuple[int, ...], dtype: Any) -> str:
@@ -187,6 +257,7 @@ def _spell(shape: tuple[int, ...], dtype: Any) -> str:
 
 def _array(leaf: Any) -> Any:
     """Return the array that is stored for a leaf."""
+    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
     if isinstance(leaf, SegmentTree):
         return leaf.leaves[..., : leaf.capacity]
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
@@ -207,14 +278,13 @@ def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:
     return jax.jit(build)(leaves)
 
 
-def _write_array(file: NewFile, array: np.ndarray) -> str:
-    """Append the bytes of an array to a file; return their hash."""
-    data, digest = _bytes(np.ascontiguousarray(array)), xxhash.xxh3_64()
+def _write_array(file: NewFile, array: np.ndarray, digest: xxhash.xxh3_64) -> None:
+    """Append the bytes of an array to a file and to a hash."""
+    data = _bytes(np.ascontiguousarray(array))
     for begin in range(0, len(data), BLOCK_BYTES):
         block = data[begin : begin + BLOCK_BYTES]
         digest.update(block)
         file.write(block)
-    return digest.hexdigest()
 
 
 def _bytes(array: np.ndarray) -> memoryview:

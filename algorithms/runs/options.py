@@ -61,6 +61,7 @@ class Options(NamedTuple):
             the last evaluation) comes on top. Not kept with the run.
         stop_at_return: stop like that after an evaluation whose mean return, over all episodes of all seeds, is at
             least this. Not kept with the run.
+        cores: how many seeds run at a time on a CPU; None for as many as there are cores.
     """
 
     on_chunk: Callable[[Report], None] = lambda report: None
@@ -72,6 +73,7 @@ class Options(NamedTuple):
     on_evaluation: Callable[[Mapping[str, Any]], bool | None] = lambda metrics: False
     max_time: float | None = None
     stop_at_return: float | None = None
+    cores: int | None = None
 
 
 class Kept(NamedTuple):

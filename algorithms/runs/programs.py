@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithms.runs.build import build
 from algorithms.runs.settings import Settings
+from algorithms.runs.side_by_side import way_for
 from algorithms.training import loop
 from algorithms.training.evaluation import evaluate
 from algorithms.training.loop import TrainState
@@ -21,6 +22,7 @@ from jaxrl_buffers.types import PyTree
 class Programs(NamedTuple):
     """The compiled parts of a run, each for all seeds at once."""
 
+    like: TrainState  # the shapes and dtypes of the states
     init: Callable[[], TrainState]
     begin_anew: Callable[[TrainState], TrainState]
     adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
@@ -29,53 +31,60 @@ class Programs(NamedTuple):
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
 
 
-def compile_programs(settings: Settings) -> Programs:
-    """Return the programs of a run; one seed alone runs without an axis of seeds, which is faster."""
+class Own(NamedTuple):
+    """What each seed has for itself."""
+
+    key_train: jax.Array
+    key_test: jax.Array
+
+
+def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
+    """Return the programs of a run.
+
+    Args:
+        settings: of the run.
+        cores: how many seeds run at a time on a CPU; None for as many as there are cores.
+    """
     agent, buffer, env, plan = build(settings)
+    way = way_for(settings.num_seeds, cores)
     keys = jax.random.split(jax.random.key(settings.seed), settings.num_seeds)
-    keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    is_one = settings.num_seeds == 1
-    key_train, key_test = (keys[0][0], keys[1][0]) if is_one else keys
-    over_seeds = (lambda function: function) if is_one else jax.vmap
+    own = way.split(Own(*jax.vmap(jax.random.split, out_axes=1)(keys)))
 
-    def with_axis(values: PyTree) -> PyTree:
-        return jax.tree.map(lambda value: np.asarray(value)[None] if is_one else np.asarray(value), values)
+    def begin(own: Own) -> TrainState:
+        return loop.init(own.key_train, agent, buffer, env, plan)
 
-    init = jax.jit(over_seeds(lambda key: loop.init(key, agent, buffer, env, plan)))
-    begin_anew = jax.jit(over_seeds(lambda state: loop.begin_anew(state, agent, buffer, env)), donate_argnums=0)
-    read = jax.jit(over_seeds(lambda state: loop.read_metrics(state, plan)), donate_argnums=0)
-    # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
-    stats = jax.jit(over_seeds(lambda state: buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}))
+    def adopt(own: Own, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
+        return loop.adopt(own.key_train, agent_state, buffer_state, iteration, agent, buffer, env, plan)
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def adopt(agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
-        def of_seed(key: jax.Array, agent_state: PyTree, buffer_state: PyTree) -> TrainState:
-            return loop.adopt(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
+    def advance(count: int) -> Callable[[Own, TrainState], TrainState]:
+        return lambda own, state: loop.run(state, agent, buffer, env, plan, count)
 
-        return over_seeds(of_seed)(key_train, agent_state, buffer_state)
+    def look(state: TrainState) -> PyTree:
+        # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+        stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
+        return loop.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
 
     @functools.cache
-    def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
-        run = over_seeds(lambda state: loop.run(state, agent, buffer, env, plan, num_iterations))
-        return jax.jit(run, donate_argnums=0).lower(jax.eval_shape(init, key_train)).compile()
+    def tests(num_episodes: int) -> Any:
+        def test(own: Own, agent_state: Any, number: jax.Array) -> PyTree:
+            return evaluate(agent, agent_state, env, jax.random.fold_in(own.key_test, number), num_episodes)
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def test(agent_state: Any, number: jax.Array, num_episodes: int) -> PyTree:
-        def of_seed(agent_state: Any, key: jax.Array) -> PyTree:
-            return evaluate(agent, agent_state, env, jax.random.fold_in(key, number), num_episodes)
-
-        return over_seeds(of_seed)(agent_state, key_test)
+        return way.compiled(test, num_shared=1)
 
     def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
-        metrics = {f"buffer_{name}": value for name, value in stats(state).items()}
-        state, means = read(state)
-        return state, with_axis({**means, **metrics})
+        metrics = way.gathered(looked(state))
+        return forgotten(state), metrics
 
+    like = way.shapes(begin, own)
+    init, looked, adopted = way.compiled(begin), way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
+    begun_anew = way.compiled(lambda state: loop.begin_anew(state, agent, buffer, env), (0,))
+    forgotten = way.compiled(lambda state: loop.read_metrics(state, plan)[0], (0,))
     return Programs(
-        init=lambda: init(key_train),
-        begin_anew=begin_anew,
-        adopt=adopt,
-        run=compiled_run,
+        like=like,
+        init=lambda: init(own),
+        begin_anew=begun_anew,
+        adopt=lambda agent, buffer, iteration: adopted(own, agent, buffer, np.int32(iteration)),
+        run=functools.cache(lambda count: way.repeated(advance, count, own, like)),
         read_metrics=read_metrics,
-        evaluate=lambda agent_state, number, num_episodes: with_axis(test(agent_state, number, num_episodes)),
+        evaluate=lambda agent, number, count: way.gathered(tests(count)(own, agent, np.int32(number))),
     )

@@ -28,6 +28,7 @@ from algorithms.runs.programs import Programs, compile_programs
 from algorithms.runs.progress import Progress, check_total, read_origin
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
+from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.runs.signals import StopSignals
 from algorithms.runs.watch import Watch, num_nonfinite
 from algorithms.training.loop import TrainState
@@ -47,8 +48,8 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     run_folder.require_new()  # which takes seconds less than what follows
     with _guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
-        programs = compile_programs(settings)
-        memory_need.check(jax.eval_shape(programs.init))
+        programs = compile_programs(settings, options.cores)
+        memory_need.check(programs.like)
         run_folder.create(settings, kept._asdict())
         with run_folder.lock():
             return _train(settings, run_folder, programs, None, Progress(), options, kept, stops)
@@ -86,12 +87,11 @@ def resume(
         run_folder.metrics()  # refuses those that could not be drawn in the end
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
-        programs = compile_programs(settings)
-        like = jax.eval_shape(programs.init)
-        memory_need.check(like)
+        programs = compile_programs(settings, options.cores)
+        memory_need.check(programs.like)
         state, progress = None, Progress()
         if run_folder.has_checkpoint:
-            state, saved = run_folder.restore(like, furthest=True)
+            state, saved = run_folder.restore(programs.like, furthest=True)
             progress = Progress.of(saved)
         check_total(run_folder, settings.plan, progress.steps(settings.plan))
         if total_steps is not None:
@@ -132,7 +132,7 @@ def fork(
     kept = _kept(origin.options(), options._asdict())
     with _guarded(options) as stops:
         settings = complete(settings)
-        programs = compile_programs(settings)
+        programs = compile_programs(settings, options.cores)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
         state = programs.adopt(agent, buffer, progress.iteration)
         forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
@@ -145,7 +145,7 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
     """Return the state in the checkpoint of a run, the last finite one: leaves `[S, ...]`, also of one seed."""
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
-    state, _ = run_folder.restore(_shapes(settings))
+    state, _ = run_folder.restore(shapes_of_all(_shapes(settings)))
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
 
 
@@ -172,7 +172,7 @@ def _kept(*given: Mapping[str, Any]) -> Kept:
 
 
 def _shapes(settings: Settings) -> TrainState:
-    return jax.eval_shape(compile_programs(settings).init)
+    return compile_programs(settings).like
 
 
 def _train(

@@ -9,6 +9,7 @@ import numpy as np
 
 from algorithms.training import faults
 from algorithms.training.metrics import Sums
+from jaxrl_buffers._saved_leaves import SideBySide
 
 _NONFINITE = [name for name in faults.NAMES if name.startswith("nonfinite_")]
 
@@ -92,6 +93,8 @@ class Watch:
 
 def num_nonfinite(agent_state: object) -> int:
     """Count the numbers in an agent's state, of all seeds, that are not finite."""
+    if isinstance(agent_state, SideBySide):
+        return sum(map(num_nonfinite, agent_state.states))
     return int(_num_nonfinite(agent_state))
 
 

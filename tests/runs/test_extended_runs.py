@@ -50,7 +50,7 @@ def programs():
 def _compile_once():
     """The programs of a run do not depend on how long it is."""
 
-    def compile_once(settings):
+    def compile_once(settings, cores=None):
         return programs() if settings == with_total(SETTINGS, settings.plan.total_steps) else compile_anew(settings)
 
     run.compile_programs = compile_once

@@ -19,6 +19,7 @@ from algorithms.runs import run
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
+from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.training import loop
 
 PLAN = Plan(
@@ -122,7 +123,7 @@ def test_a_stopped_run_trains_on(tmp_path):
     with pytest.raises(run.Interrupted):
         run.start(settings, tmp_path / "run", few._replace(on_chunk=stop))
     folder = RunFolder(tmp_path / "run")
-    like = jax.eval_shape(run.compile_programs(settings).init)
+    like = shapes_of_all(run.compile_programs(settings).like)
     gap = int(folder.restore(like)[0].buffer.storage.head[0])
     result = run.resume(tmp_path / "run", few, fresh_environments=True)
     assert result["steps"] == PLAN.total_steps

@@ -1,0 +1,238 @@
+"""Many members side by side, such as the seeds of a run: how what one member does becomes what all of them do.
+
+On accelerators all members are one program, with an axis of members. On a CPU every member runs the same program by
+itself, and as many do at a time as there are cores. That uses all of them, whatever the number of members, compiles no
+program anew for another number, and gives every member the bits that it has when it is alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algorithms.training.metrics import Sums
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._saved_leaves import SideBySide
+from jaxrl_buffers.types import PyTree
+
+MAX_TURNS = 8
+
+
+class Members(SideBySide):
+    """What each of the members has, if they run by themselves; of training states also the parts."""
+
+    @property
+    def agent(self) -> Members:
+        """The state of each agent."""
+        return Members(tuple(state.agent for state in self.states))
+
+    @property
+    def buffer(self) -> Members:
+        """The state of each buffer."""
+        return Members(tuple(state.buffer for state in self.states))
+
+    @property
+    def sums(self) -> Sums:
+        """What all of them have counted: leaves `[S, ...]`."""
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(state.sums for state in self.states))
+
+
+class Way(Protocol):
+    """A way to run members side by side."""
+
+    def split(self, values: PyTree) -> Any:
+        """Return values with leaves `[S, ...]` as the programs of this way take them."""
+        ...
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the shapes and dtypes of what a function of one member gives for all of them."""
+        ...
+
+    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+        """Return what a function of one member does for all of them.
+
+        Args:
+            function: of what is each member's own, and then of what is the same for all.
+            donate: the arguments whose memory may be used again.
+            num_shared: how many arguments are the same for all.
+        """
+        ...
+
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+        """Return, compiled already, what moves the states of all members forward, in place.
+
+        Args:
+            advance: returns the function of a member's own values and its state that makes a number of repetitions.
+            count: how many to make.
+            own: the values of all members.
+            like: shapes and dtypes of their states.
+        """
+        ...
+
+    def gathered(self, values: Any) -> PyTree:
+        """Return what a program gave as NumPy arrays `[S, ...]`."""
+        ...
+
+
+def way_for(num_members: int, cores: int | None = None) -> Way:
+    """Return how to run so many members on the default platform.
+
+    Args:
+        num_members: `S`.
+        cores: how many members run at a time on a CPU; None for as many as there are cores.
+    """
+    if cores is not None:
+        require_integer("run", "cores", cores, 1)
+    if num_members == 1:
+        return Alone()
+    return OnCores(min(cores or num_cores(), num_members)) if jax.default_backend() == "cpu" else InOneProgram()
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use; `taskset` and containers may leave it fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shapes_of_all(like: PyTree) -> PyTree:
+    """Return the shapes of one state with leaves `[S, ...]` for those of members that run by themselves."""
+    if not isinstance(like, SideBySide):
+        return like
+    return jax.eval_shape(lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), *like.states)
+
+
+class Alone:
+    """One member, without an axis of members."""
+
+    def split(self, values: PyTree) -> Any:
+        """Return the only entry."""
+        return jax.tree.map(lambda leaf: leaf[0], values)
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the shapes of what it gives."""
+        return jax.eval_shape(function, *args)
+
+    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+        """Return the function itself, compiled."""
+        return jax.jit(function, donate_argnums=donate)
+
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+        """Compile all repetitions at once."""
+        program = jax.jit(advance(count), donate_argnums=1).lower(own, like).compile()
+        return lambda state: program(own, state)
+
+    def gathered(self, values: Any) -> PyTree:
+        """Add the axis of members."""
+        return jax.tree.map(lambda value: np.asarray(value)[None], values)
+
+
+class InOneProgram:
+    """All members along an axis of one program."""
+
+    def split(self, values: PyTree) -> Any:
+        """Return values as they are."""
+        return values
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the shapes of what it gives, with an axis of members."""
+        return jax.eval_shape(jax.vmap(function), *args)
+
+    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+        """Map the function over the members."""
+
+        def of_all(*args: Any) -> Any:
+            axes = (0,) * (len(args) - num_shared) + (None,) * num_shared
+            return jax.vmap(function, in_axes=axes)(*args)
+
+        return jax.jit(of_all, donate_argnums=donate)
+
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+        """Compile all repetitions at once."""
+        program = jax.jit(jax.vmap(advance(count)), donate_argnums=1).lower(own, like).compile()
+        return lambda state: program(own, state)
+
+    def gathered(self, values: Any) -> PyTree:
+        """Fetch them."""
+        return jax.tree.map(np.asarray, values)
+
+
+class OnCores:
+    """Every member by itself, several at a time: threads run the same program.
+
+    Args:
+        num_threads: how many at a time, not more than there are members.
+    """
+
+    def __init__(self, num_threads: int):
+        self._num_threads = num_threads
+        self._pool = concurrent.futures.ThreadPoolExecutor(num_threads, "member")
+
+    def split(self, values: PyTree) -> Members:
+        """Return the entries apart."""
+        leaves, structure = jax.tree.flatten(values)
+        return Members(tuple(jax.tree.unflatten(structure, entries) for entries in zip(*leaves, strict=True)))
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the shapes of what it gives, once for every member."""
+        of_one = jax.eval_shape(function, *(arg.states[0] for arg in args))
+        return Members((of_one,) * len(args[0].states))
+
+    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+        """Compile the function for the first member, and call it for each."""
+        jitted = jax.jit(function, donate_argnums=donate)
+        programs: list[Any] = []
+
+        def of_all(*args: Any) -> Members:
+            own, shared = args[: len(args) - num_shared], args[len(args) - num_shared :]
+            members = [(*parts, *shared) for parts in zip(*(arg.states for arg in own), strict=True)]
+            if not programs:  # before every thread would do the same
+                programs.append(jitted.lower(*members[0]).compile())
+            return Members(tuple(self._pool.map(lambda one: jax.block_until_ready(programs[0](*one)), members)))
+
+        return of_all
+
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+        """Compile a part of the repetitions: members take turns, so that no core waits for the others."""
+        num_members = len(like.states)
+        turns = num_turns(num_members, self._num_threads, count)
+        program = jax.jit(advance(count // turns), donate_argnums=1).lower(own.states[0], like.states[0]).compile()
+
+        def of_all(members: Members) -> Members:
+            states, left = list(members.states), [turns] * num_members
+            waiting = collections.deque(range(num_members))
+
+            def work(_: int) -> None:
+                while waiting:
+                    try:
+                        number = waiting.popleft()
+                    except IndexError:  # another thread was faster
+                        return
+                    states[number] = jax.block_until_ready(program(own.states[number], states[number]))
+                    left[number] -= 1
+                    waiting.extend([number] if left[number] else [])
+
+            list(self._pool.map(work, range(self._num_threads)))  # raises what a thread raised
+            return Members(tuple(states))
+
+        return of_all
+
+    def gathered(self, values: Any) -> PyTree:
+        """Put them together."""
+        return jax.tree.map(lambda *entries: np.stack([np.asarray(entry) for entry in entries]), *values.states)
+
+
+def num_turns(num_members: int, num_threads: int, count: int) -> int:
+    """Return into how many parts to cut `count` repetitions so that members which take turns keep all threads busy.
+
+    Example:
+        >>> num_turns(4, 2, count=100), num_turns(5, 2, count=100), num_turns(5, 4, count=100)
+        (1, 2, 4)
+    """
+    possible = [turns for turns in range(1, MAX_TURNS + 1) if count % turns == 0]
+    return min(possible, key=lambda turns: -(-num_members * turns // num_threads) / turns)
