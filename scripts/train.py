@@ -64,6 +64,7 @@ def _train(command: Command) -> int:
             on_chunk=bar.update,
             checkpoint_seconds=command.checkpoint_seconds,
             final_episodes=command.final_episodes,
+            cores=command.cores,
             on_signal=_Stopping(bar),
             on_notice=lambda line: bar.say(f"train.py: {line}"),
             log=command.log,

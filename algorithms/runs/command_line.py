@@ -40,6 +40,7 @@ class Command(NamedTuple):
     log: list[str] | None = None
     max_time: float | None = None
     stop_at_return: float | None = None
+    cores: int | None = None
     total_steps: int | None = None  # a new budget of a run that is resumed
     explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
 

@@ -26,8 +26,8 @@ OF_RUN = {
     "{name: ..., config: {...}}.",
     "out": "The folder of the new run, which must not exist; by default runs/ALGORITHM_ENVIRONMENT_seedSEED.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped. Beside it only --total-steps, "
-    "--fresh-environments, --checkpoint-seconds, --final-episodes, --log, --max-time and --stop-at-return may be "
-    "given. --total-steps is a new budget of the whole run, also of a finished one; annealed "
+    "--fresh-environments, --checkpoint-seconds, --final-episodes, --log, --max-time, --stop-at-return and --cores "
+    "may be given. --total-steps is a new budget of the whole run, also of a finished one; annealed "
     "learning rates then follow the line over the new budget.",
     "fork": "The folder of a run whose agent and buffer the new run in --out takes over. Settings are those of that "
     "run unless given, and may change as long as the shapes of its state stay the same. Steps are counted on, so "
@@ -44,10 +44,12 @@ OF_RUN = {
     "result. Counted from the beginning of this command, checked between chunks. --resume goes on from there.",
     "stop_at_return": "The run stops like that after an evaluation whose mean return, over all episodes of all seeds, "
     "is at least this.",
+    "cores": "How many seeds run at a time on a CPU; all cores that the process may use unless given. The results are "
+    "the same.",
 }
 KINDS = {
     **{"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int, "log": str},
-    **{"max_time": float, "stop_at_return": float},
+    **{"max_time": float, "stop_at_return": float, "cores": int},
 }
 OF_RESUME = ("resume", "total_steps", *KINDS)
 REPEATED = ("log",)  # options that may be given several times, each with one or more values

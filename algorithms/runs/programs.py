@@ -22,7 +22,7 @@ from jaxrl_buffers.types import PyTree
 class Programs(NamedTuple):
     """The compiled parts of a run, each for all seeds at once."""
 
-    like: TrainState  # the shapes and dtypes of the states
+    shapes: Callable[[], TrainState]  # of the state that `init` returns
     init: Callable[[], TrainState]
     begin_anew: Callable[[TrainState], TrainState]
     adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
@@ -80,7 +80,7 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
     begun_anew = way.compiled(lambda state: loop.begin_anew(state, agent, buffer, env), (0,))
     forgotten = way.compiled(lambda state: loop.read_metrics(state, plan)[0], (0,))
     return Programs(
-        like=like,
+        shapes=lambda: like,
         init=lambda: init(own),
         begin_anew=begun_anew,
         adopt=lambda agent, buffer, iteration: adopted(own, agent, buffer, np.int32(iteration)),

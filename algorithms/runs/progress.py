@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from algorithms.runs import memory_need
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
+from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.training.loop import TrainState
 from algorithms.training.plan import Plan
 from jaxrl_buffers import _saved_leaves as saved_leaves
@@ -62,7 +63,8 @@ def read_origin(
         like: shapes of the new run's state.
     """
     memory_need.check(like_origin)
-    stored, wanted = (saved_leaves.kinds({"agent": one.agent, "buffer": one.buffer}) for one in (like_origin, like))
+    both = map(shapes_of_all, (like_origin, like))
+    stored, wanted = (saved_leaves.kinds({"agent": one.agent, "buffer": one.buffer}) for one in both)
     for name in {**stored, **wanted}:
         if stored.get(name) != wanted.get(name):
             changed = ", ".join(origin.changed_settings(settings))

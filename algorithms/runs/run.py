@@ -49,7 +49,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     with _guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
         programs = compile_programs(settings, options.cores)
-        memory_need.check(programs.like)
+        memory_need.check(programs.shapes())
         run_folder.create(settings, kept._asdict())
         with run_folder.lock():
             return _train(settings, run_folder, programs, None, Progress(), options, kept, stops)
@@ -88,10 +88,11 @@ def resume(
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
         programs = compile_programs(settings, options.cores)
-        memory_need.check(programs.like)
+        like = programs.shapes()
+        memory_need.check(like)
         state, progress = None, Progress()
         if run_folder.has_checkpoint:
-            state, saved = run_folder.restore(programs.like, furthest=True)
+            state, saved = run_folder.restore(like, furthest=True)
             progress = Progress.of(saved)
         check_total(run_folder, settings.plan, progress.steps(settings.plan))
         if total_steps is not None:
@@ -172,7 +173,7 @@ def _kept(*given: Mapping[str, Any]) -> Kept:
 
 
 def _shapes(settings: Settings) -> TrainState:
-    return compile_programs(settings).like
+    return compile_programs(settings).shapes()
 
 
 def _train(

@@ -123,7 +123,7 @@ def test_a_stopped_run_trains_on(tmp_path):
     with pytest.raises(run.Interrupted):
         run.start(settings, tmp_path / "run", few._replace(on_chunk=stop))
     folder = RunFolder(tmp_path / "run")
-    like = shapes_of_all(run.compile_programs(settings).like)
+    like = shapes_of_all(run.compile_programs(settings).shapes())
     gap = int(folder.restore(like)[0].buffer.storage.head[0])
     result = run.resume(tmp_path / "run", few, fresh_environments=True)
     assert result["steps"] == PLAN.total_steps

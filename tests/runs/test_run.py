@@ -62,7 +62,7 @@ def finished(tmp_path_factory, _compile_once):
 
 
 def last_state(folder):
-    return folder.restore(programs().like)[0]
+    return folder.restore(programs().shapes())[0]
 
 
 def plain(leaf):
@@ -116,12 +116,12 @@ def test_a_stopped_run_continues_exactly(finished, tmp_path, number):
 def test_a_signal_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
     """Whatever is left, also by a kill in the first save, is a run that can be resumed."""
 
-    def init():
+    def compile_programs(settings, cores):
         signal.raise_signal(signal.SIGINT)
-        return programs().init()
+        return programs()
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "compile_programs", lambda settings, cores=None: programs()._replace(init=init))
+        patch.setattr(run, "compile_programs", compile_programs)
         with pytest.raises(run.Interrupted, match="stopped by SIGINT after 0 steps"):
             run.start(SETTINGS, tmp_path / "run", FEW)
     assert not (tmp_path / "run" / "checkpoint").exists()
@@ -246,7 +246,7 @@ def test_a_checkpoint_of_other_settings_is_refused(finished, tmp_path, changes, 
     folder.create(complete(dataclasses.replace(SETTINGS, **changes)))
     (tmp_path / "run" / "checkpoint").symlink_to(finished[0].path / "checkpoint")
     with pytest.raises(ValueError, match=f"was saved with other settings: {names};"):
-        folder.restore(programs().like)
+        folder.restore(programs().shapes())
 
 
 def test_a_damaged_checkpoint_is_not_begun_anew(finished, tmp_path):

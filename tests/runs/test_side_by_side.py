@@ -143,7 +143,7 @@ def test_a_run_goes_on_in_another_way(tmp_path, monkeypatch):
     whole, parts = (run.restore(tmp_path / name) for name in ("whole", "parts"))
     chex.assert_trees_all_equal(plain(whole), plain(parts))
     monkeypatch.setattr("algorithms.runs.programs.way_for", lambda num_members, cores: InOneProgram())
-    like = compile_programs(SETTINGS).like
+    like = compile_programs(SETTINGS).shapes()
     assert jax.tree.map(lambda leaf: leaf.shape, like) == jax.tree.map(lambda leaf: leaf.shape, whole)
     state, _ = RunFolder(tmp_path / "parts").restore(like)
     chex.assert_trees_all_equal(plain(state), plain(whole))
