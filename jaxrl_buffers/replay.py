@@ -147,6 +147,9 @@ class ReplayBuffer(Component):
     ) -> ReplayState:
         """Append `K` rows, overwriting the oldest when full.
 
+        Inside one compiled step, add before you sample. The other way round, rows are read from the state that this
+        writes to, and XLA's CPU compiler copies all of them to keep that read right.
+
         Args:
             state: the buffer's state.
             chunk: leaves `[K, N, ...]`, `K` at most the ring's length; `[K, E, ...]` with `env_ids`.

@@ -11,17 +11,19 @@ program is lowered, so a program may be compiled for other platforms than that o
 Two kinds of workarounds are elsewhere: choices of a memory layout, such as `SegmentTree.top`, and the hash of random
 numbers in `_random/hashing.py`.
 
-    values.py     numbers that are computed once, read in order, or summed up in order
+    values.py     numbers that are computed once, read in order, summed up in order, or laid out in one way
     writes.py     writes of single elements and rows
     layers.py     layers of networks
 """
 
 from jaxrl_buffers._xla.layers import convolve, map_stack, narrow_product, scan_carries
-from jaxrl_buffers._xla.values import keep, order_after, stack_bytes, sum_in_order
+from jaxrl_buffers._xla.values import compact, in_one_kernel, keep, order_after, stack_bytes, sum_in_order
 from jaxrl_buffers._xla.writes import set_at, set_last_wins, set_row, set_run, without_duplicates
 
 __all__ = [
+    "compact",
     "convolve",
+    "in_one_kernel",
     "keep",
     "map_stack",
     "narrow_product",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers._xla.values import GPUS
 from jaxrl_buffers.types import PyTree
 
 FEW_COLUMNS = 4  # a kernel of up to this many columns is narrow
@@ -77,7 +78,7 @@ def map_stack(function: Callable[[PyTree, PyTree], PyTree], stack: PyTree, input
         return jax.vmap(function)(stack, own)
 
     plain = jax.vmap(function, in_axes=(0, None))
-    special = dict.fromkeys(("cpu", "cuda", "rocm"), with_own_inputs)
+    special = dict.fromkeys(("cpu", *GPUS), with_own_inputs)
     return lax.platform_dependent(stack, inputs, default=plain, **special)
 
 

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_buffers._fields import named_field
-from jaxrl_buffers._xla import set_at
+from jaxrl_buffers._xla import compact, set_at
 from jaxrl_buffers.component import Component
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage._leaves import write_rows
@@ -84,7 +84,7 @@ def write_numbers(storage: Ring, numbers: jax.Array, places: Places, values: jax
     if not ring.is_lockstep(storage):
         return write_numbers_at(numbers, places.row, places.env, values)
     length, _ = ring.shape(storage)
-    return write_rows(numbers, values, storage.head % length, length)
+    return compact(write_rows(numbers, values, storage.head % length, length))
 
 
 def write_numbers_at(numbers: jax.Array, row: jax.Array, env: jax.Array, values: jax.Array) -> jax.Array:

@@ -45,11 +45,11 @@ class Form(NamedTuple):
     num_words: int  # the width; words after the last leaf are zero
 
 
-def form_of(elements: Sequence[Element], multiple: int = 1) -> Form:
-    """Return the form of rows with the given leaves; a width above `multiple` is rounded up to a multiple of it."""
+def form_of(elements: Sequence[Element], narrow: int = 0, multiple: int = 1) -> Form:
+    """Return the form of rows with the given leaves; a width above `narrow` is rounded up to a multiple."""
     counts = _counts(elements)
     num_words = sum(-(-counts[width] * width // 4) for width in WIDTHS)
-    return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > multiple else num_words)
+    return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > narrow else num_words)
 
 
 def pack(form: Form, leaves: Sequence[jax.Array], num_axes: int) -> jax.Array:

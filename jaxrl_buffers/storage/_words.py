@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_buffers._fields import with_field
+from jaxrl_buffers._xla import compact
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage._leaves import write_wrapped
 from jaxrl_buffers.storage._packing import Element, Form, form_of, pack, unpack
@@ -31,15 +32,15 @@ class Words(Component):
     length: int = field(static=True)  # T
 
     @staticmethod
-    def empty(structure: PyTree, shape: tuple[int, int], multiple: int) -> Words:
-        """Return rows of zeros of shape `(T, N)`; widths above `multiple` words are rounded up to multiples of it."""
+    def empty(structure: PyTree, shape: tuple[int, int], narrow: int = 0, multiple: int = 1) -> Words:
+        """Return rows of zeros of shape `(T, N)`; widths above `narrow` words are rounded up to a multiple."""
         leaves, treedef = jax.tree.flatten(structure)
         elements = [Element(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
         sizes = [form_of([element]).num_words for element in elements]
         groups: list[tuple[int, ...]] = [(number,) for number, size in enumerate(sizes) if size >= LARGE]
         if small := tuple(number for number, size in enumerate(sizes) if size < LARGE):
             groups.insert(0, small)
-        forms = tuple(form_of([elements[number] for number in group], multiple) for group in groups)
+        forms = tuple(form_of([elements[number] for number in group], narrow, multiple) for group in groups)
         arrays = tuple(jnp.zeros((shape[0] * shape[1], form.num_words), jnp.uint32) for form in forms)
         return Words(arrays, forms, tuple(groups), treedef, shape[0])
 
@@ -104,7 +105,8 @@ class Words(Component):
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         leaves = [leaf.reshape(num_rows * num_envs, *leaf.shape[2:]) for leaf in jax.tree.leaves(chunk)]
         write = functools.partial(_write_block, row=row, num_rows=num_rows, num_envs=num_envs, length=length)
-        return self.replace(arrays=tuple(map(write, self.arrays, self._pack(leaves, 1))))
+        arrays = map(write, self.arrays, self._pack(leaves, 1))
+        return self.replace(arrays=tuple(compact(words, is_read_by_row=True) for words in arrays))
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Words:
         """Write rows `[K, E, ...]` to distinct places."""

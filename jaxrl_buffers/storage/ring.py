@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers._xla import in_one_kernel
 from jaxrl_buffers.storage import rows as rows_module
 from jaxrl_buffers.storage.rows import Rows
 from jaxrl_buffers.types import Handle, PyTree
@@ -164,7 +165,7 @@ def write(ring: Ring, chunk: PyTree) -> Ring:
     length, _ = shape(ring)
     num_rows = jax.tree.leaves(chunk)[0].shape[0]
     head = (ring.head + num_rows) % modulus(ring)
-    size = jnp.minimum(ring.size + num_rows, length)
+    size = in_one_kernel(jnp.minimum(ring.size + num_rows, length), head)
     return ring._replace(rows=ring.rows.write(chunk, ring.head % length, length), head=head, size=size)
 
 
@@ -175,7 +176,7 @@ def write_at(ring: Ring, chunk: Chunk) -> Ring:
     known = (chunk.env >= 0) & (chunk.env < num_envs)
     env = jnp.where(known, chunk.env, num_envs)
     head = ring.head.at[env].add(chunk.lengths, mode="drop") % modulus(ring)
-    size = jnp.minimum(ring.size.at[env].add(chunk.lengths, mode="drop"), length)
+    size = in_one_kernel(jnp.minimum(ring.size.at[env].add(chunk.lengths, mode="drop"), length), head)
     return ring._replace(rows=ring.rows.write_at(chunk.rows, place.row, place.env), head=head, size=size)
 
 

@@ -20,7 +20,9 @@ from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
-TPU_LANES = 128  # a TPU copies the whole array if rows are wider than this and not a multiple of it
+# Wider rows than narrow ones have a multiple of 128 words on TPU. Of other widths, programs that read rows would hold a
+# copy of all of them with such a width for a while; see also `_xla.compact`.
+TPU_NARROW, TPU_LANES = 56, 128
 
 
 class Rows(Protocol):
@@ -90,4 +92,4 @@ def empty(structure: PyTree, shape: tuple[int, int], platform: str | None) -> Ro
     platform = resolve(platform)
     if platform == "cpu":
         return Leaves(jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), structure))
-    return Words.empty(structure, shape, multiple=TPU_LANES if platform == "tpu" else 1)
+    return Words.empty(structure, shape, *((TPU_NARROW, TPU_LANES) if platform == "tpu" else ()))

@@ -30,21 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in KINDS])
 
 
-# What is known to fall short. None of it is a copy inside a loop.
-SHORT = {
-    "test_each_operation_alone[tpu-add-frames]": "an add outside of a loop lays the numbers of frames out anew",
-    "test_the_main_loops[gpu-uniform-1]": "10 kernels instead of 9; 6 feed the loop and sum up what comes out",
-    "test_off_policy_training[tpu-recurrent]": "programs with a memory hold as much as the ring for a while",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect no success of what is known to fall short."""
-    for item in items:
-        if item.name.split("@")[0] in SHORT:
-            item.add_marker(pytest.mark.xfail(reason=SHORT[item.name.split("@")[0]]))
-
-
 @pytest.fixture(autouse=True, scope="module")
 def compiled_as_usual() -> Iterator[None]:
     """Compile as users do: other tests leave most optimizations out."""

@@ -50,9 +50,9 @@ def for_platform(buffer: Any, platform: str) -> Any:
     return buffer.replace(platform=platform)
 
 
-def example_chunk(*axes: int) -> Any:
+def example_chunk(*axes: int, example: Any = helpers.EXAMPLE) -> Any:
     """Return the shapes of rows to add."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), helpers.EXAMPLE)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), example)
 
 
 def key_shapes(*axes: int) -> jax.ShapeDtypeStruct:
@@ -85,15 +85,17 @@ def other_step(buffer: jb.ReplayBuffer, state: Any, rows: Any, key: jax.Array) -
     return state, total((oldest, stored, read, counts, field, has_field, episode))
 
 
-def compile_loop(kind: str, buffer: Buffer, step: Step = main_step, num_rows: int = 2) -> jax.stages.Compiled:
+def compile_loop(
+    kind: str, buffer: Buffer, step: Step = main_step, num_rows: int = 2, example: Any = helpers.EXAMPLE
+) -> jax.stages.Compiled:
     """Compile the loop of a step, with a state that is donated."""
     buffer = for_platform(buffer, kind)
 
     def loop(buffer: Buffer, state: Any, inputs: Any) -> Any:
         return jax.lax.scan(lambda state, inputs: step(buffer, state, *inputs), state, inputs)
 
-    inputs = example_chunk(NUM_STEPS, num_rows, buffer.num_envs), key_shapes(NUM_STEPS)
-    state = jax.eval_shape(buffer.init, helpers.EXAMPLE)
+    inputs = example_chunk(NUM_STEPS, num_rows, buffer.num_envs, example=example), key_shapes(NUM_STEPS)
+    state = jax.eval_shape(buffer.init, example)
     return compile_for(kind, loop, buffer, state, inputs, donate_argnums=1)
 
 

@@ -16,7 +16,7 @@ from support.registry import ALL, BUFFERS
 import jaxrl_buffers as jb
 
 LENGTH = LARGE // NUM_ENVS
-CENTRAL = ["n_step", "prioritized_n_step", "frames"]
+CENTRAL = ["n_step", "prioritized_n_step", "frames", "hindsight"]
 # All kinds of storage, and samplers with and without priorities.
 OTHER = ["sequences", "balanced", "prioritized_n_step", "prioritized_per_env", "mix", "frames", "hindsight"]
 
@@ -64,6 +64,31 @@ def test_each_operation_alone(kind, operation, name):
     }[operation]
     donated = () if operation == "sample" else 0
     assert_in_place(compile_for(kind, program, state, *inputs, donate_argnums=donated), whole=True)
+
+
+@pytest.mark.parametrize("num_words", [10, 56, 57, 150])  # a TPU has rows of some widths laid out in other ways
+def test_rows_of_any_width(kind, num_words):
+    example = {"x": jax.ShapeDtypeStruct((num_words,), jnp.float32)}
+    buffer = jb.ReplayBuffer(view=jb.Sequence(2), length=LENGTH, num_envs=NUM_ENVS)
+    assert_in_place(compile_loop(kind, buffer, example=example))
+
+
+@pytest.mark.parametrize("order", ["add update sample", "update add sample", "sample update add"])
+def test_other_orders_are_in_place_too(kind, order):
+    def step(buffer, state, rows, key):
+        handle = used = None
+        for operation in order.split():
+            if operation == "add":
+                state = buffer.add(state, rows)
+            elif operation == "sample":
+                sample = buffer.sample(state, key, BATCH)
+                handle, used = sample.handle, programs.total((sample.batch, sample.weights))
+            else:  # of an earlier batch, if nothing was sampled yet
+                earlier = jb.Handle(*jnp.zeros((2, BATCH), jnp.int32)) if handle is None else handle
+                state = buffer.update_priorities(state, earlier, jnp.linspace(0.1, 1.0, BATCH))
+        return state, used
+
+    assert_in_place(compile_loop(kind, BUFFERS["prioritized_n_step"](LENGTH, NUM_ENVS), step))
 
 
 @pytest.mark.parametrize("name", ["frames", "hindsight"])  # test_targets.py has the main loops

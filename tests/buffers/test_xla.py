@@ -84,6 +84,41 @@ def test_values_are_ordered_on_cpu_alone():
     assert_plain_elsewhere(ordered, lambda values, read: values, jnp.arange(3), jnp.float32(0))
 
 
+def test_values_share_a_kernel_on_gpu_alone():
+    def together(values, others):
+        return _xla.in_one_kernel(values, others), others
+
+    for values in (jnp.int32(3), jnp.arange(-2, 3, dtype=jnp.int32)):
+        args = values, jnp.zeros_like(values)
+        for platform in ("cpu", "tpu"):
+            assert operations(platform, together, *args) == operations(platform, lambda *args: args, *args)
+        assert operations("cuda", together, *args) != operations("cuda", lambda *args: args, *args)
+        for others in (0, 1, -1, 2**31 - 1):  # what GPUs compute, on this machine
+            np.testing.assert_array_equal(_xla.values._behind(values, jnp.full_like(values, others)), values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [((1024, 23), [0, 1]), ((1024, 120), [0, 1]), ((1024, 121), [1, 0]), ((1024, 256), [1, 0]), ((8, 23), [1, 0])],
+)
+def test_arrays_are_compact_on_tpu_alone(shape, layout):
+    array = jnp.zeros(shape)
+    text = jax.jit(_xla.compact).trace(array).lower(lowering_platforms=("tpu",)).as_text()
+    assert f"result_layouts = [dense<{layout}>" in text
+    for platform in ("cpu", "cuda"):
+        assert operations(platform, _xla.compact, array) == operations(platform, lambda array: array, array)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_special"), [((322_432, 23), False), ((322_688, 23), True), ((2**22, 56), True), ((2**22, 57), False)]
+)
+def test_arrays_that_are_read_by_row_are_compact_if_that_saves_much(shape, is_special):
+    """These are the sizes and widths at which the compiler itself begins to read rows from the smaller layout."""
+    array = jax.ShapeDtypeStruct(shape, jnp.uint32)
+    found = operations("tpu", lambda array: _xla.compact(array, is_read_by_row=True), array)
+    assert ("stablehlo.custom_call @LayoutConstraint" in found) is is_special
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 31, 32, 48, 50, 128])
 def test_sums_are_made_in_the_same_order_at_any_width(width):
     """The second half is added to the first, what is left over stays behind it."""
