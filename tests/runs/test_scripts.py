@@ -30,6 +30,20 @@ def test_the_buffer_benchmark_reports_and_writes_json(tmp_path):
     assert json.loads(path.read_text())
 
 
+def test_two_checkouts_are_timed_by_turns():
+    arguments = ("--kinds", "uniform", "--capacities", "256", "--agents", "ddqn", "--seconds", "0.01")
+    done = run("scripts/benchmark_commits.py", ROOT, ROOT, *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = ["buffers uniform sample 256", "buffers uniform add 256", "buffers uniform loop 256", "training ddqn 1 64"]
+    assert all(any(line.startswith(row) for line in done.stdout.splitlines()) for row in rows), done.stdout
+
+
+def test_what_is_no_checkout_is_refused(tmp_path):
+    done = run("scripts/benchmark_commits.py", ROOT, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"benchmark_commits.py: {tmp_path} is no checkout of this project\n"
+
+
 @pytest.mark.parametrize("arguments", [("--capacities", "many"), ("--kinds", "none"), ("--repeats", "0"), ("--typo",)])
 def test_bad_options_of_the_benchmark(arguments):
     done = run("scripts/benchmark_buffers.py", *arguments)
