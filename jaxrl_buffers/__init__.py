@@ -14,7 +14,7 @@ The layers, each built on those below it. What begins with an underscore is inte
     starts                                     the legal starts, counted and numbered
     storage                                    the ring of rows, their episodes, their frames
     segment_tree                               sums of priorities, and draws in proportion to them
-    types                                      what crosses the borders; the protocols; how to write parts of one's own
+    types                                      the data between the layers; the protocols of the parts
 
 Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, where misuse can raise) and `checked`
 (inside, for those who ask). Imported when used: `config` (components from YAML), `checkpoint` (states on disk) and
@@ -24,6 +24,7 @@ Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_buffers import _renamed as renamed
 from jaxrl_buffers import host, samplers, segment_tree, starts, storage, views
 from jaxrl_buffers._checked import checked
 from jaxrl_buffers.advantages import discount_cumsum
@@ -42,7 +43,7 @@ from jaxrl_buffers.recipes import (
 )
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
-from jaxrl_buffers.samplers import Episodic, Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.samplers import Combined, Episodic, LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers.storage import Frames, Reader, Ring
 from jaxrl_buffers.storage.episodes import Episode
 from jaxrl_buffers.storage.returns import EpisodicReturns
@@ -68,6 +69,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "Combined",
     "Draw",
     "Episode",
     "Episodic",
@@ -75,12 +77,11 @@ __all__ = [
     "Frames",
     "Handle",
     "Hindsight",
-    "Mix",
+    "LastN",
     "Mixture",
     "MixtureHandle",
     "MixtureState",
     "NStep",
-    "Newest",
     "Prioritized",
     "PyTree",
     "Reader",
@@ -137,6 +138,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    if name in renamed.SAMPLERS:
+        return getattr(samplers, renamed.current_name(name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrl_buffers._checked import check
-from jaxrl_buffers.types import Handle, PyTree
+from jaxrl_buffers.types import Handle, PyTree, View
 
 FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs
 INT32_LIMIT = 2**31  # and what counts are kept in
@@ -159,6 +159,33 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
             f"add() got {num_rows} rows but the ring holds {length}; raise `length` or add smaller chunks."
         )
     return num_rows
+
+
+def check_length(owner: str, length: int, view: View, lookback: int) -> None:
+    """Refuse a ring in which there would be no room for a sample, or at times no start of one."""
+    span = view.span + lookback - view.lookback
+    if span > length:
+        raise ValueError(
+            f"{owner}(length={length}): one sample of {view!r} spans {span} rows, more than the ring holds; raise "
+            "`length` or shorten the view."
+        )
+    if length % view.stride:
+        raise ValueError(
+            f"{owner}(length={length}): the ring's length must be a multiple of the view's period, {view.stride}, so "
+            f"that sequences start at the same rows in every round; {_multiple(length, view.stride)} would do."
+        )
+    needed = view.lookahead + lookback + view.stride
+    if needed > length:
+        raise ValueError(
+            f"{owner}(length={length}): a full ring would have no start of {view!r} at times, because one in "
+            f"{view.stride} rows is a start and needs {needed - view.stride} others; make the ring "
+            f"{_multiple(needed, view.stride)} rows long, or shorten the view or its period."
+        )
+
+
+def _multiple(number: int, of: int) -> int:
+    """Return the least multiple that is not below a number."""
+    return -(-number // of) * of
 
 
 def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import segment_tree, starts
-from jaxrl_buffers._parts import any_says
 from jaxrl_buffers.feeder import Feeder as Feeder
 from jaxrl_buffers.feeder import Stopped as Stopped
 from jaxrl_buffers.intake import Intake as Intake
@@ -37,7 +37,7 @@ def sample(
         raise ValueError(
             f"sample() needs at least {max(at_least, 1)} legal starts, but {num_valid} are stored; add more rows first."
         )
-    if any_says("balanced", buffer.sampler):
+    if needs.every_env(buffer.sampler):
         counts = starts.count_of_every_env(state.storage, buffer.window(state))
         if empty := np.flatnonzero(np.asarray(counts) == 0).tolist():
             raise ValueError(

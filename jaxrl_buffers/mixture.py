@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from jaxrl_buffers._checks import check_shape, require_integer, require_number, 
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
-from jaxrl_buffers.samplers.mix import split_batch
+from jaxrl_buffers.samplers.combined import split_batch
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
 
 
@@ -149,8 +150,13 @@ class Mixture(Component):
         return MixtureState(tuple(map(ReplayBuffer.reprioritize, self.buffers, state.parts)))
 
     def observe(self, state: MixtureState, mean_return: Scalar) -> MixtureState:
-        """Tell all samplers how well the agent does."""
-        return MixtureState(tuple(buffer.observe(part, mean_return) for buffer, part in self._pairs(state)))
+        """Do what `report_return` does; this is its old name."""
+        warnings.warn("`observe` of a buffer is now called `report_return`.", DeprecationWarning, stacklevel=2)
+        return self.report_return(state, mean_return)
+
+    def report_return(self, state: MixtureState, mean_return: Scalar) -> MixtureState:
+        """Report to the samplers of all buffers how well the agent does; see `ReplayBuffer.report_return`."""
+        return MixtureState(tuple(buffer.report_return(part, mean_return) for buffer, part in self._pairs(state)))
 
     def clear(self, state: MixtureState, part: int, env_ids: jax.Array | None = None) -> MixtureState:
         """Forget all rows (of `env_ids` only) of the buffer number `part`."""

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, Unpack
 
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
-from jaxrl_buffers.samplers import Mix, Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers.samplers import Combined, LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers.storage import Frames
 from jaxrl_buffers.storage.returns import EpisodicReturns
 from jaxrl_buffers.types import PyTree, Sampler, Scalar
@@ -138,8 +138,8 @@ def guarantee_recent(
         >>> buffer = guarantee_recent(100_000, num_envs=16, ratio=0.25, num_starts=1_000)
     """
     inside = sampler if isinstance(sampler, Uniform) else Uniform("stratified")
-    newest = Newest(num_starts, inside, max_share=ratio)
-    mix = Mix(sampler, others=(newest,), ratios=(ratio,))
+    newest = LastN(num_starts, inside, max_share=ratio)
+    mix = Combined(sampler, others=(newest,), ratios=(ratio,))
     return n_step(length, num_envs, n=n, gamma=gamma, sampler=mix, **storage)
 
 

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import check_chunk, check_env_ids, require_flag, require_integer
-from jaxrl_buffers._parts import any_says
 from jaxrl_buffers.feeder import Stopped
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import Handle, PyTree, Sample, Scalar
@@ -238,7 +238,7 @@ def _owned(leaf: Any) -> jax.Array:
 @jax.jit
 def _count_starts(buffer: ReplayBuffer, state: ReplayState) -> jax.Array:
     num_valid = buffer.num_valid(state)
-    if not any_says("balanced", buffer.sampler):
+    if not needs.every_env(buffer.sampler):
         return num_valid
     counts = starts.count_of_every_env(state.storage, buffer.window(state))
     return jnp.where(jnp.min(counts) > 0, num_valid, 0)

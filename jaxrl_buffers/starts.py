@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _needs as needs
 from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage import episodes, ring
 from jaxrl_buffers.storage.ring import Ring
@@ -24,7 +25,7 @@ def legal_window(storage: Ring, view: View, lookback: int) -> Window:
         # Starts stand at positions that are multiples of the stride; so is the modulus of positions.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
-    fit = view.lookahead if fits.are_needed(view) else 0
+    fit = view.lookahead if needs.one_episode(view) else 0
     if fit and not fits.are_counted(storage):
         raise ValueError(
             f"{view!r} asks for starts that fit into one episode, which were not counted in this state; make it, with "

@@ -12,83 +12,8 @@ Words, used the same way everywhere:
 Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` steps of a sequence, `A` actions,
 `S` seeds, `D` devices.
 
-Parts of one's own
-------------------
-
-A sampler or a view is a frozen dataclass that is a pytree and has the methods of the protocols below. It works with
-every part there is, under `jit`, `vmap` and `scan`. What such parts are built from:
-
-* `jaxrl_buffers.starts`: the legal starts of a window, counted and numbered, newest first;
-* `jaxrl_buffers.storage.ring`: arithmetic on rows, ages, positions and slots; `storage.episodes`: where episodes end;
-* `jaxrl_buffers.samplers.Stateless` and `Wrapping`: all that samplers without a state, or around others, have alike;
-* `Reader`, through which a view reads rows, whatever they lie in.
-
-A sampler says of each start that it draws how likely it was, as a `mass` of some `total`. A mass of 0 says that nothing
-was drawn; the sample then has mask False and weight 0. This sampler draws from every fourth environment only, so that a
-critic can be judged by data which it is not trained on:
-
->>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
->>> from jaxrl_buffers import starts
->>> from jaxrl_buffers.storage import ring
->>> class HeldOut(jb.samplers.Stateless):
-...     every: jb.Scalar = 4
-...
-...     def draw(self, state, storage, key, batch_size, window, progress=0.0):
-...         counts = self.counts(storage, window)
-...         number = jax.random.randint(key, (batch_size,), 0, jnp.maximum(jnp.sum(counts), 1))
-...         slots = starts.slot_in_env(storage, window, *starts.number_by_env(counts, number))
-...         return self.measure(state, storage, slots, window)
-...
-...     def measure(self, state, storage, slots, window, progress=0.0):
-...         _, env = ring.unravel(storage, slots)
-...         mass = starts.is_legal_slot(storage, window, slots) & (env % self.every == 0)
-...         count = jnp.sum(self.counts(storage, window))
-...         least = jnp.where(count > 0, 1.0, jnp.inf)
-...         return jb.Draw(slots, mass.astype(jnp.float32), least, count.astype(jnp.float32), count)
-...
-...     def counts(self, storage, window):
-...         counts = starts.count_of_every_env(storage, window)
-...         return jnp.where(jnp.arange(counts.size) % self.every == 0, counts, 0)
-
-A view says which rows around a start it needs, and makes a batch of them. If that is a `Batch`, its mask is joined with
-what the sampler found; where it is False the weight is 0. This one gives the return of the rest of an episode, if the
-episode terminates within `horizon` rows. Fields that shape the program are static: `pytree_node=False`.
-
->>> from flax import struct
->>> class Outcome(struct.PyTreeNode):
-...     horizon: int = struct.field(pytree_node=False, default=100)
-...     gamma: jb.Scalar = 0.99
-...
-...     lookahead, lookback, stride, needs_episodes, is_random = 0, 0, 1, False, False
-...     span = property(lambda self: self.horizon)
-...     fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
-...
-...     def __call__(self, reader, slots, key):
-...         row, env = reader.locate(slots)
-...         offset = jnp.arange(self.horizon)[None]
-...         rows = reader.later(row[:, None], offset)
-...         steps = reader.read(rows, jnp.broadcast_to(env[:, None], rows.shape))
-...         ended = steps.terminated | steps.truncated
-...         has_ended = jnp.cumsum(ended, axis=1) - ended > 0
-...         used = (offset <= reader.age(row, env)[:, None]) & ~has_ended
-...         reward = jnp.sum(jnp.where(used, steps.reward * self.gamma**offset, 0), axis=1)
-...         mask = jnp.any(used & steps.terminated, axis=1) & reader.is_complete(row, env)
-...         obs, action, next_obs = jax.tree.map(lambda leaf: leaf[:, 0], (steps.obs, steps.action, steps.next_obs))
-...         return jb.Batch(obs, action, reward, jnp.zeros_like(reward), next_obs, mask)
-
-Both in one buffer, with five steps of each of eight environments, in which the third terminates an episode:
-
->>> buffer = jb.ReplayBuffer(HeldOut(), Outcome(horizon=3, gamma=0.5), length=5, num_envs=8)
->>> time, env = jnp.meshgrid(jnp.arange(5), jnp.arange(8), indexing="ij")
->>> never = jnp.zeros((5, 8), bool)
->>> chunk = jb.Transition(time, env, jnp.ones((5, 8)), time == 2, never, time + 1)
->>> state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
->>> sample = jax.jit(jb.ReplayBuffer.sample, static_argnames="batch_size")
->>> drawn = sample(buffer, state, jax.random.key(0), batch_size=6)
->>> print(drawn.handle.env, drawn.batch.obs)
-[4 0 0 0 0 4] [0 4 2 1 3 2]
->>> print(drawn.batch.reward, drawn.weights)
-[1.75 1.   1.   1.5  1.5  1.  ] [1. 0. 1. 1. 0. 1.]
+A sampler or view of your own is a frozen dataclass that is a pytree and has the attributes and methods of the protocol
+below; `docs/guides/own_parts.md` shows one of each.
 """
 
 from __future__ import annotations
@@ -189,7 +114,7 @@ class Draw(NamedTuple):
 class Sampler(Protocol):
     """Decides which starts are drawn.
 
-    One that asks the episode index, `storage.episodes`, says so by `needs_episodes = True`.
+    A sampler may also have what `NeedsEpisodes`, `NeedsEveryEnv` and `MarksRows` describe.
     """
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
@@ -210,7 +135,7 @@ class Sampler(Protocol):
         ...
 
     def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar) -> Draw:
-        """Return what `draw` would tell of `slots[B]`, with a mass of zero for those that it cannot draw."""
+        """Return the `Draw` that would be reported for `slots[B]`; the mass is zero where a slot cannot be drawn."""
         ...
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -233,14 +158,14 @@ class Sampler(Protocol):
         """
         ...
 
-    def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
-        """Take note of how well the agent does. Identity if that changes nothing."""
+    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Take note of how well the agent does. Identity if the sampler does not adapt to it."""
         ...
 
 
 @runtime_checkable
 class MarksRows(Protocol):
-    """What a sampler may have besides: a faster `mark` of rows that were written together in lock-step."""
+    """An optional part of a sampler: a faster `mark` of rows that were written together in lock-step."""
 
     def mark_rows(
         self,
@@ -258,10 +183,40 @@ class MarksRows(Protocol):
 
 
 @runtime_checkable
+class NeedsEpisodes(Protocol):
+    """An optional part of a sampler: it says whether it reads the episode index, `storage.episodes`."""
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether the episode index must be kept."""
+        ...
+
+
+@runtime_checkable
+class NeedsEveryEnv(Protocol):
+    """An optional part of a sampler: it says whether every environment must hold a start."""
+
+    @property
+    def needs_every_env(self) -> bool:
+        """Whether a batch holds draws from every environment."""
+        ...
+
+
+@runtime_checkable
+class StaysWithinEpisode(Protocol):
+    """An optional part of a view, which then also needs the episode index."""
+
+    @property
+    def within_episode(self) -> bool:
+        """Whether all rows of a sample must lie in one episode."""
+        ...
+
+
+@runtime_checkable
 class View(Protocol):
     """Decides what drawn starts mean.
 
-    One whose samples must lie in one episode says so by `within_episode = True`; then it also asks the episode index.
+    A view may also have what `StaysWithinEpisode` describes.
     """
 
     @property

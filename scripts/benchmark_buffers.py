@@ -99,8 +99,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "returns": {"returns": jb.EpisodicReturns()},
     "recent": {"sampler": jb.Recent(jb.Uniform())},
     "recent_prioritized": {"sampler": jb.Recent(SAMPLER)},
-    "newest": {"sampler": jb.Newest(1_000.0, SAMPLER)},
-    "mix": {"sampler": jb.Mix(SAMPLER, (jb.Newest(1_000.0),), (0.2,))},
+    "newest": {"sampler": jb.LastN(1_000.0, SAMPLER)},
+    "mix": {"sampler": jb.Combined(SAMPLER, (jb.LastN(1_000.0),), (0.2,))},
     "frames": {"frames": jb.Frames(stack=4)},
 }
 KINDS = tuple(OPTIONS)

@@ -18,7 +18,7 @@ from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.runs.settings import check_options, require_keys
-from jaxrl_buffers import Newest, Prioritized, Recent, Uniform
+from jaxrl_buffers import LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import Sampler
 
@@ -32,7 +32,7 @@ ACTION_SPACES = {
     "ppo": (Box, Discrete),
 }
 ON_POLICY = ("ppo",)
-SAMPLERS: dict[str, Any] = {"uniform": Uniform, "prioritized": Prioritized, "recent": Recent, "newest": Newest}
+SAMPLERS: dict[str, Any] = {"uniform": Uniform, "prioritized": Prioritized, "recent": Recent, "last_n": LastN}
 OF_ROLLOUT = ("length", "num_envs", "gamma")  # fields of a rollout that follow from other settings
 
 
@@ -120,6 +120,7 @@ def sampler_levels(data: Any, where: str = "sampler") -> list[SamplerLevel]:
     data = {"name": data} if isinstance(data, str) else data
     options = dict(require_keys(where, {} if data is None else data))
     name = options.pop("name", "uniform")
+    name = "last_n" if name == "newest" else name  # as settings of older runs call it
     require_name("sampler", name, SAMPLERS)
     level = SamplerLevel(where, name, SAMPLERS[name], options)
     if level.base_field is None:

@@ -40,7 +40,7 @@ def learn(
         return observe(agent, agent_state, chunk, plan), buffer_state, metrics
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
-    buffer_state = buffer.observe(added, _mean_return(finished))
+    buffer_state = buffer.report_return(added, _mean_return(finished))
     return off_policy.learn(agent, buffer, agent_state, buffer_state, keys.sample, keys.gradients, plan)
 
 

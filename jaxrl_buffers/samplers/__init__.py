@@ -1,18 +1,21 @@
 """Which rows start a sample."""
 
+from typing import Any
+
+from jaxrl_buffers import _renamed as renamed
 from jaxrl_buffers.samplers._base import Stateless, Wrapping
+from jaxrl_buffers.samplers.combined import Combined, CombinedState
 from jaxrl_buffers.samplers.episodic import Episodic
-from jaxrl_buffers.samplers.mix import Mix, MixState
-from jaxrl_buffers.samplers.newest import Newest
+from jaxrl_buffers.samplers.last_n import LastN
 from jaxrl_buffers.samplers.prioritized import Prioritized, PrioritizedState
 from jaxrl_buffers.samplers.recent import Recent, RecentState
 from jaxrl_buffers.samplers.uniform import Uniform
 
 __all__ = [
+    "Combined",
+    "CombinedState",
     "Episodic",
-    "Mix",
-    "MixState",
-    "Newest",
+    "LastN",
     "Prioritized",
     "PrioritizedState",
     "Recent",
@@ -21,3 +24,9 @@ __all__ = [
     "Uniform",
     "Wrapping",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in renamed.SAMPLERS:
+        return globals()[renamed.current_name(name)]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What samplers have in common: each base leaves some methods to its classes, and nothing of it is overridden."""
+"""What samplers have in common: bases that leave some methods to their classes; the others are never overridden."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _needs as needs
 from jaxrl_buffers.component import Component
 from jaxrl_buffers.samplers._marking import mark_rows
 from jaxrl_buffers.storage.ring import Ring
@@ -15,7 +16,7 @@ from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
 class Stateless(Component, abc.ABC):
-    """A sampler that remembers nothing: the window says which starts are legal, and weights are ones.
+    """A sampler without a state: it draws from the window alone, and all weights are one.
 
     A class of it implements `draw` and `measure`.
     """
@@ -30,7 +31,7 @@ class Stateless(Component, abc.ABC):
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return what `draw` would tell of given slots."""
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> tuple[()]:
         """Return no state."""
@@ -56,24 +57,39 @@ class Stateless(Component, abc.ABC):
         """Do nothing."""
         return state
 
-    def observe(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
+    def report_return(self, state: tuple[()], mean_return: Scalar) -> tuple[()]:
         """Do nothing."""
         return state
 
 
 class Wrapping(abc.ABC):
-    """A sampler that draws by others: it passes on what it is told, and its weights are those of `sampler`.
+    """A sampler around other samplers: it passes every call on to them, and has the weights of `sampler`.
 
-    A class of it is also a `PyTreeNode`, with a field `sampler`. It implements `each`, `init`, `draw`, `measure` and
-    `observe`, of which a sampler may make use itself before it passes it on. The base is no `PyTreeNode`: its classes
+    A class of it is also a `Component` with a field `sampler`, the one that forms the weights. It implements `inner`,
+    `each`, `init`, `draw`, `measure` and `report_return`. This base is no `Component` itself, so that its classes can
     choose the place of `sampler` among their fields.
     """
 
     sampler: Sampler
 
+    @property
+    @abc.abstractmethod
+    def inner(self) -> tuple[Sampler, ...]:
+        """The samplers inside."""
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether a sampler inside reads the episode index."""
+        return any(map(needs.episodes, self.inner))
+
+    @property
+    def needs_every_env(self) -> bool:
+        """Whether a sampler inside draws from every environment."""
+        return any(map(needs.every_env, self.inner))
+
     @abc.abstractmethod
     def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
-        """Return the state with `operation(sampler, its_state)` in the place of the state of each sampler inside."""
+        """Return the state with the state of each sampler inside replaced by `operation(sampler, its_state)`."""
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
         """Pass on."""

@@ -1,4 +1,4 @@
-"""Telling a sampler which rows became, or ceased to be, legal starts."""
+"""How a buffer reports to its sampler which rows became, or ceased to be, legal starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def mark(
     priorities: jax.Array | None = None,
     only_dead: bool = False,
 ) -> PyTree:
-    """Tell the sampler about rows at positions `[R, E]`, whichever of them still own their slot."""
+    """Report rows at positions `[R, E]` to the sampler, if they are still stored in their slots.
+
+    With `only_dead`, report only those that are no legal starts.
+    """
     if position.shape[0] == 0:
         return state
     length, num_envs = ring.shape(storage)
@@ -29,7 +32,7 @@ def mark(
     age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
     legal = starts.is_legal(storage, window, age, env)
     known = (env >= 0) & (env < num_envs)
-    # A position that has been overwritten, or not been written yet, no longer speaks for its slot.
+    # A position that was overwritten, or that was not written yet, says nothing about the row in its slot.
     owner = known & (age < length) & (~legal if only_dead else True)
     slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
     if not ring.is_lockstep(storage):
@@ -48,7 +51,7 @@ def mark_rows(
     legal: jax.Array,
     priorities: jax.Array | None = None,
 ) -> PyTree:
-    """Tell a sampler of any kind about slots in order; see `MarksRows`."""
+    """Report slots in order to a sampler, in the faster way of `MarksRows` if it has that."""
     if isinstance(sampler, MarksRows):
         return sampler.mark_rows(state, begin, slots, legal, priorities)
     return _mark_slots(sampler, state, slots, legal, priorities)
@@ -64,7 +67,7 @@ def _mark_slots(
 def mark_oldest(
     sampler: Sampler, state: PyTree, storage: Ring, window: Window, lookback: int, env: jax.Array
 ) -> PyTree:
-    """Tell the sampler that the oldest `lookback` rows, too old to look back from, are no starts any more."""
+    """Report that the oldest `lookback` rows are no starts any more: rows before them, which they need, are gone."""
     if lookback == 0:
         return state
     offset = jnp.arange(lookback, dtype=jnp.int32)[:, None]

@@ -16,13 +16,14 @@ from jaxrl_buffers.types import Draw, Scalar, Window
 
 
 class Episodic(Stateless):
-    """Draw an episode uniformly, then one of its stored steps uniformly: steps of long episodes are drawn less often.
+    """Draw an episode uniformly, then one of its stored steps uniformly. A step of a long episode is drawn less often.
 
-    Episodes count if a legal start of theirs is stored. Weights are ones: the bias is meant. With `whole`, and no whole
-    episode stored, samples come back with mask False and weight 0; `can_sample` does not look at episodes.
+    Episodes with at least one stored legal start are drawn. Weights are ones: this preference is intended. With
+    `whole=True`, samples have mask False and weight 0 while no whole episode is stored; `can_sample` does not tell,
+    because it counts starts and not episodes.
 
     Args:
-        whole: draw only from episodes that have ended and whose begin is still stored.
+        whole: draw only from episodes that have ended and whose first step is still stored.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -48,16 +49,16 @@ class Episodic(Stateless):
         )
         age = jnp.clip(newest + random_below(key_step, num_steps), 0, length - 1)
         slots = ring.slot(storage, ring.row_of_age(storage, age, env), env)
-        return self._told(storage, window, slots, count)
+        return self._measured(storage, window, slots, count)
 
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return what `draw` would tell of given slots."""
-        return self._told(storage, window, slots, jnp.sum(self._episodes(storage, window)[1], dtype=jnp.int32))
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        return self._measured(storage, window, slots, jnp.sum(self._episodes(storage, window)[1], dtype=jnp.int32))
 
-    def _told(self, storage: Ring, window: Window, slots: jax.Array, count: jax.Array) -> Draw:
-        """Return a draw of the given slots, from so many episodes."""
+    def _measured(self, storage: Ring, window: Window, slots: jax.Array, count: jax.Array) -> Draw:
+        """Return the `Draw` of these slots, if there are `count` episodes to draw from."""
         row, env = ring.unravel(storage, slots)
         span = episodes.of_rows(storage, row, env)
         valid = (count > 0) & starts.is_legal(storage, window, ring.age_of_row(storage, row, env), env)
@@ -65,7 +66,7 @@ class Episodic(Stateless):
             valid &= span.begin_is_stored & span.is_ended
         _, num_steps = _steps(span, window, env)
         mass = jnp.where(valid, 1 / num_steps.astype(jnp.float32), 0)
-        # No episode has more steps than a ring has rows. The true least would take a look at every episode.
+        # No episode has more steps than a ring has rows. The exact least mass would need a look at every episode.
         least = jnp.where(count > 0, jnp.float32(1 / ring.shape(storage)[0]), jnp.inf)
         return Draw(slots, mass, least, count.astype(jnp.float32), starts.count(storage, window))
 
@@ -79,7 +80,7 @@ class Episodic(Stateless):
         if window.fit:
             raise ValueError(
                 f"Episodic(): episodes of fewer than {window.fit + 1} rows have no start when samples must lie within "
-                "one; use a view without `within_episode`, whose mask is False behind the end of an episode."
+                "one; use a view without `within_episode`, whose mask is False after the end of an episode."
             )
         length, num_envs = ring.shape(storage)
         first, counts = episodes.between(storage, window.newest, window.oldest)

@@ -26,7 +26,7 @@ WEIGHTINGS = ("buffer", "batch", "alf")
 
 
 class PrioritizedState(NamedTuple):
-    """A leaf for every slot, zero iff the slot is not a legal start; and the priorities that the leaves stand for."""
+    """A leaf for every slot, which is zero if and only if the slot is not a legal start, and the priorities."""
 
     tree: SegmentTree  # T * N leaves
     raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows
@@ -35,25 +35,25 @@ class PrioritizedState(NamedTuple):
 class Prioritized(Component):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.
 
-    This is a sampler, a part of any buffer. `jb.prioritized`, in lower case, makes a whole buffer that draws by it.
+    This is a sampler, which goes into any buffer. `jb.prioritized`, in lower case, makes a whole buffer with it.
 
-    New starts get the largest leaf there is, or `initial` if that is larger, or the priority given to `add`.
-    Priorities that are negative or not finite change nothing. A changed `alpha` affects later writes;
-    `buffer.reprioritize(state)`, best called at once, applies it to all rows.
+    A new start gets the priority that `add` was given for it. Without one it gets the largest priority of all starts,
+    or `initial` if that is larger. Priorities that are negative or not finite change nothing. A changed `alpha` or
+    `epsilon` affects only later writes; `buffer.reprioritize(state)` applies it to all rows.
 
     Args:
         alpha: how much priorities matter; 0 draws uniformly.
-        beta: how much of the bias the weights correct; 1 corrects it wholly.
-        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number, and next
-            to it all other weights of `weighting="buffer"` are nearly zero too.
+        beta: how much of the bias the weights correct; 1 corrects all of it.
+        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number. Its weight
+            is then so large that, with `weighting="buffer"`, all other weights are nearly zero.
         initial: the priority of new starts while no larger one is stored.
         eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
-        stratified: draw one start from each of `B` equal parts of the mass instead of independently. This holds but
-            for rounding, by less than 1e-6 of the mass.
+        stratified: draw one start from each of `B` equal parts of the mass, instead of all independently. Parts may
+            differ by 1e-6 of the mass because of rounding.
         weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
-            `"alf"` gives the importance `P(i) * N` itself, uncorrected by `beta`.
-        fan_out: of the segment tree; by default what suits the buffer's `platform`: 8 on CPUs, 64 on GPUs, 128 on TPUs.
-            It changes nothing but speed, and the last bit of sums.
+            `"alf"` gives `P(i) * N`, and `beta` does not matter.
+        fan_out: how many children a node of the segment tree has. By default what is fast on the buffer's `platform`:
+            8 on CPUs, 64 on GPUs, 128 on TPUs. It changes the speed and the last bit of sums, nothing else.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -87,7 +87,7 @@ class Prioritized(Component):
     def mark(
         self, state: PrioritizedState, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None
     ) -> PrioritizedState:
-        """Give legal slots their first priority and the others none."""
+        """Give legal slots their first priority; the leaves of other slots become zero."""
         leaf, raw = self._first(state, legal, priorities)
         return _set(state, slots, leaf, raw, jnp.ones_like(legal), unique=True)
 
@@ -99,7 +99,7 @@ class Prioritized(Component):
         legal: jax.Array,
         priorities: jax.Array | None = None,
     ) -> PrioritizedState:
-        """Do the same for slots in order, whose nodes lie side by side in wide trees."""
+        """Do what `mark` does, faster for slots in order: their nodes lie side by side in wide trees."""
         flat, given = legal.reshape(-1), None if priorities is None else priorities.reshape(-1)
         if not state.tree.is_wide:
             return self.mark(state, slots.reshape(-1), flat, given)
@@ -112,7 +112,7 @@ class Prioritized(Component):
     def _first(
         self, state: PrioritizedState, legal: jax.Array, priorities: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the leaves and the priorities with which slots begin."""
+        """Return the leaves and the priorities of new slots."""
         leaf = jnp.maximum(segment_tree.reduce(state.tree).largest, self._leaf(self.initial, state))
         raw = self._priority(leaf)
         if priorities is not None:
@@ -134,7 +134,8 @@ class Prioritized(Component):
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
         # is not ordered behind all reads.
         mass = jnp.where(summary.least < jnp.inf, mass, 0)
-        # The leaves say which starts were legal for the view that rows were added under; it may have been replaced.
+        # Leaves are positive for starts that were legal under the view of the time when rows were added. The buffer may
+        # have another view now.
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         count = starts.count(storage, window)
         return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
@@ -142,7 +143,7 @@ class Prioritized(Component):
     def measure(
         self, state: PrioritizedState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return what `draw` would tell of given slots."""
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
         mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         if window.is_narrowed:
@@ -156,8 +157,8 @@ class Prioritized(Component):
             return draw.mass * draw.num_starts.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
         # (N P_i)^-beta / max_j (N P_j)^-beta = (p_min / p_i)^beta: neither N nor the total can overflow or cancel.
         least = draw.least if self.weighting == "buffer" else jnp.min(mass)
-        # A ratio of extremes may be too small for a float32 where its root is not; powers above 1 of the masses
-        # themselves may be too small or too large where that of their ratio is not.
+        # For beta < 1 the powers are taken before the ratio, which may be too small for a float32 otherwise. For
+        # beta > 1 they are taken after it, because powers of single masses may be too small or too large.
         root, power = jnp.minimum(_float32(self.beta), 1), jnp.maximum(_float32(self.beta), 1)
         return (jnp.where(jnp.isfinite(least), least, 0) ** root / mass**root) ** power
 
@@ -184,7 +185,7 @@ class Prioritized(Component):
         leaves = jnp.where(legal, self._leaf(state.raw, state), 0)
         return PrioritizedState(segment_tree.from_leaves(leaves, state.tree.fan_out), state.raw)
 
-    def observe(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:
+    def report_return(self, state: PrioritizedState, mean_return: Scalar) -> PrioritizedState:
         """Do nothing."""
         return state
 
@@ -197,16 +198,17 @@ class Prioritized(Component):
         return jnp.where(jnp.any(mask, axis=1), eta * largest + (1 - eta) * mean, 0)
 
     def _leaf(self, priority: Scalar, state: PrioritizedState) -> jax.Array:
-        """Return `(priority + epsilon)^alpha`, positive and so bounded that the sum of all leaves is finite.
+        """Return `(priority + epsilon)^alpha`, positive, and so small that the sum of all leaves is finite.
 
-        Its inverse is no subnormal number either: XLA divides by a scalar by multiplying with the inverse.
+        The inverse of that sum is no subnormal number either: XLA turns a division by a scalar into a product with its
+        inverse.
         """
         limits = jnp.finfo(jnp.float32)
         leaf = (_float32(priority) + _float32(self.epsilon)) ** _float32(self.alpha)
         return jnp.clip(leaf, limits.tiny, limits.max / (8 * state.tree.capacity))
 
     def _priority(self, leaf: jax.Array) -> jax.Array:
-        """Return the priority that a leaf stands for; with `alpha = 0` it could be any, and `initial` is meant."""
+        """Return the priority that has this leaf. With `alpha = 0` every priority has it; then return `initial`."""
         alpha = _float32(self.alpha)
         priority = leaf ** (1 / jnp.where(alpha > 0, alpha, 1)) - _float32(self.epsilon)
         return jnp.where(alpha > 0, jnp.clip(priority, 0, jnp.finfo(jnp.float32).max), _float32(self.initial))

@@ -1,6 +1,8 @@
-"""Emphasize recent experience (ERE): update `k` of `K` draws from the newest slots only.
+"""Emphasize recent experience (ERE): of `K` updates in a row, update `k` draws from the newest `c_k` slots only.
 
-    c_k = max(N eta^(1000 k / K), c_min)   of the N stored slots
+    c_k = max(N eta^(1000 k / K), c_min)
+
+`N` is the number of stored slots.
 
 Wang, Ross: Boosting Soft Actor-Critic: Emphasizing Recent Experience without Forgetting the Past,
 https://arxiv.org/abs/1906.04009
@@ -23,8 +25,8 @@ from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
-NUM_RETURNS = 20  # returns whose slope is looked at
-DECAY = 0.9999  # of the steepest slopes, with every new return
+NUM_RETURNS = 20  # the slope of so many returns is measured
+DECAY = 0.9999  # the steepest slopes shrink by this factor with every new return
 
 
 class Trend(NamedTuple):
@@ -45,23 +47,27 @@ class RecentState(NamedTuple):
 
 
 class Recent(Wrapping, Component):
-    """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots, as `sampler` draws from all.
+    """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots, in the way of another sampler.
 
-    Slots are counted by age, also when the ring has wrapped. Every environment gives its newest `c_k / num_envs` rows,
-    rounded up, or all while it holds fewer; environments with cursors of their own give equal fractions of what they
-    hold. `progress = k / K` is what `sample` was told. Weights correct priorities within the window; recency itself
-    is not corrected, being wanted.
+    `progress = k / K` is passed to `buffer.sample`. Slots are counted by age. Every environment gives its newest
+    `c_k / num_envs` rows, rounded up, or all while it holds fewer. Environments with cursors of their own give equal
+    fractions of what they hold. Weights correct priorities among these slots. They do not correct the preference for
+    recent slots, which is intended.
 
-    Adaptive recency follows the mean slope `g` of the last 20 returns that `buffer.observe(state, mean_return)` was
-    told: `g = 1` at the steepest rise so far and -1 at the steepest fall, and `1 - (1 - eta) (1 + g) / 2` stands in
-    for `eta`. So the emphasis is full while returns rise as they never did, none while they fall, half while they are
-    flat. It is full, too, before there are 20 returns. Returns that are not finite are ignored.
+    With `adaptive=True`, the emphasis follows the returns that `buffer.report_return(state, mean_return)` reports. Let
+    `g` be the mean slope of the last 20 of them, scaled such that the steepest rise so far is 1 and the steepest fall
+    -1. Then `eta` is replaced by
+
+        eta' = 1 - (1 - eta) (1 + g) / 2
+
+    which is `eta` while returns rise as fast as never before, and 1, no emphasis, while they fall as fast as never
+    before. Until there are 20 returns it is `eta`. Returns that are not finite are ignored.
 
     Args:
-        sampler: how to draw inside the window, for example `Uniform()` or `Prioritized()`.
+        sampler: how to draw from these slots, for example `Uniform()` or `Prioritized()`.
         eta: at most 1; the smaller, the more recent. 1 draws from everything.
-        c_min: the least number of slots to draw from; never less than one row of each environment.
-        adaptive: whether to follow the returns.
+        c_min: the least number of slots to draw from. At least one row of each environment is always used.
+        adaptive: whether the emphasis follows the returns.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -76,6 +82,11 @@ class Recent(Wrapping, Component):
     def __post_init__(self):
         require_number(self, "eta", self.eta, 0, 1)
         require_number(self, "c_min", self.c_min, 0)
+
+    @property
+    def inner(self) -> tuple[Sampler, ...]:
+        """The sampler inside."""
+        return (self.sampler,)
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> RecentState:
         """Return the state of the sampler inside, and an empty trend."""
@@ -97,7 +108,7 @@ class Recent(Wrapping, Component):
     def measure(
         self, state: RecentState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return what `draw` would tell of given slots."""
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
         newest = self.window(state, storage, window, progress)
         return self.sampler.measure(state.sampler, storage, slots, newest, progress)
 
@@ -106,30 +117,31 @@ class Recent(Wrapping, Component):
         length, num_envs = ring.shape(storage)
         num_rows = jnp.maximum(window.oldest - window.newest, 0)
         exponent = 1000 * jnp.asarray(progress, jnp.float32) * jnp.log(self.present_eta(state))
-        # What is left out, rather than what stays, is multiplied: then rounding never costs a row at progress 0.
+        # The number of slots to leave out is computed, not that to keep: it is exactly zero at progress 0, so that
+        # rounding never leaves out a row there.
         left_out = -jnp.expm1(jnp.where(exponent < 0, exponent, 0)) * (num_rows * num_envs).astype(jnp.float32)
         left_out = jnp.ceil(left_out).astype(jnp.int32) // num_envs
         least = jnp.clip(jnp.ceil(jnp.asarray(self.c_min, jnp.float32) / num_envs), 1, length).astype(jnp.int32)
         return starts.narrow(window, jnp.maximum(num_rows - left_out, least))
 
     def present_eta(self, state: RecentState) -> jax.Array:
-        """Return the `eta` that counts at present."""
+        """Return `eta`, or what replaces it if the emphasis is adaptive."""
         eta = jnp.asarray(self.eta, jnp.float32)
         return 1 - (1 - eta) * (1 + state.trend.slope) / 2 if isinstance(state.trend, Trend) else eta
 
-    def observe(self, state: RecentState, mean_return: Scalar) -> RecentState:
-        """Take note of the newest mean return, if adaptive."""
+    def report_return(self, state: RecentState, mean_return: Scalar) -> RecentState:
+        """Take note of the newest mean return if adaptive, and pass it on."""
         trend = _followed(state.trend, mean_return) if isinstance(state.trend, Trend) else ()
-        return RecentState(self.sampler.observe(state.sampler, mean_return), trend)
+        return RecentState(self.sampler.report_return(state.sampler, mean_return), trend)
 
 
 @jax.jit
 def _followed(trend: Trend, mean_return: Scalar) -> Trend:
-    """Return the trend after one more return; as it was if that is not finite."""
+    """Return the trend after one more return. A return that is not finite changes nothing."""
     newest = jnp.asarray(mean_return, jnp.float32)
     returns = jnp.append(trend.returns[1:], newest)
     num_returns = jnp.minimum(trend.num_returns + 1, NUM_RETURNS)
-    # The mean of the central differences, one-sided at both ends; the others cancel.
+    # The mean of the differences (x[i+1] - x[i-1]) / 2, one-sided at both ends. All inner terms cancel.
     slope = (3 * (returns[-1] - returns[0]) - (returns[-2] - returns[1])) / (2 * NUM_RETURNS)
     rise = jnp.where(slope > trend.steepest_rise, slope, trend.steepest_rise * DECAY)
     fall = jnp.where(-slope > trend.steepest_fall, -slope, trend.steepest_fall * DECAY)

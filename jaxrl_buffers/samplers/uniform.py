@@ -24,11 +24,12 @@ class Uniform(Stateless):
     """Draw legal starts uniformly.
 
     Args:
-        method: `"independent"` draws with replacement. `"stratified"` draws one from each of `B` equal parts of the
-            starts, so that with `B` starts each is drawn once. `"distinct"` draws without replacement: no start twice
-            in a batch; what is asked for beyond the starts there are comes back with mask False and weight 0.
-        balanced: give every environment the same share of the batch, in the order `0..N-1, 0..N-1, ...`; what is left
-            over goes to distinct random environments. The method then applies within each environment.
+        method: `"independent"` draws with replacement. `"stratified"` draws one start from each of `B` equal parts of
+            the starts; if there are `B` starts, each is drawn once. `"distinct"` draws without replacement, so that no
+            start is twice in a batch; if there are too few starts, the rest of the batch has mask False and weight 0.
+        balanced: give every environment the same share of the batch, in the order `0..N-1, 0..N-1, ...`. If `N` does
+            not divide `B`, the last samples come from distinct random environments. The method then applies within each
+            environment.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -40,6 +41,11 @@ class Uniform(Stateless):
 
     def __post_init__(self):
         require_choice("Uniform", "method", self.method, METHODS)
+
+    @property
+    def needs_every_env(self) -> bool:
+        """Whether a batch holds draws from every environment."""
+        return self.balanced
 
     def draw(
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
@@ -55,18 +61,18 @@ class Uniform(Stateless):
             size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
             number, valid = _NUMBERS[self.method](key, _everything(batch_size), size)
             slots = starts.slot_of_number(storage, window, jnp.where(valid, number, 0))
-        if window.fit:  # counted for the view that rows were added under, which may have been replaced since
+        if window.fit:  # starts were counted for the view of the time when rows were added; it may be another one now
             valid &= starts.is_legal_slot(storage, window, slots)
-        return self._told(storage, window, slots, valid)
+        return self._measured(storage, window, slots, valid)
 
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return what `draw` would tell of given slots."""
-        return self._told(storage, window, slots, starts.is_legal_slot(storage, window, slots))
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        return self._measured(storage, window, slots, starts.is_legal_slot(storage, window, slots))
 
-    def _told(self, storage: Ring, window: Window, slots: jax.Array, valid: jax.Array) -> Draw:
-        """Return a draw of valid slots with their masses."""
+    def _measured(self, storage: Ring, window: Window, slots: jax.Array, valid: jax.Array) -> Draw:
+        """Return the `Draw` of these slots, with a mass of zero where they are not valid."""
         count = starts.count(storage, window)
         if self.balanced:
             sizes = starts.count_of_every_env(storage, window)
@@ -79,7 +85,7 @@ class Uniform(Stateless):
 
 
 class _Group(NamedTuple):
-    """Draws come in groups, each with a set of starts of its own: one group, or one for each environment."""
+    """Draws in groups: one group for all, or one for each environment. Each group has its own set of starts."""
 
     member: jax.Array  # int32[B]: the group that each draw belongs to
     rank: jax.Array  # int32[B]: its rank among the draws of its group
@@ -109,13 +115,13 @@ def _independent(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Ar
 def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draw one number from each stratum of integers.
 
-    Strata differ in length by one where the quota does not divide the size; a random rotation of the whole makes
-    every number equally likely all the same.
+    If the quota does not divide the size, some strata are longer by one. A random rotation of all strata then still
+    makes every number equally likely.
     """
     key_offset, key_rotation = split(key)
     size_or_one = jnp.maximum(size, 1)
     width, longer = size_or_one // group.quota, size_or_one % group.quota
-    # With more draws than numbers, go round and round.
+    # With more draws than numbers, strata have the length 1 and repeat.
     begin = jnp.where(width > 0, group.rank * width + jnp.minimum(group.rank, longer), group.rank % size_or_one)
     width = jnp.maximum(width + (group.rank < longer), 1)
     size_by_group = jnp.zeros(group.num_groups, jnp.int32).at[group.member].set(size_or_one)

@@ -25,10 +25,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers._parts import any_says
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
-from jaxrl_buffers.types import View, Window
+from jaxrl_buffers.types import Window
 
 
 class Fit(NamedTuple):
@@ -43,11 +42,6 @@ class Fits(NamedTuple):
 
     before: jax.Array  # int32[T, N]: how many samples had their last row before this one
     total: jax.Array  # int32[N]: how many samples have had their last row so far
-
-
-def are_needed(view: View) -> bool:
-    """Return whether the samples of a view must lie in one episode."""
-    return any_says("within_episode", view)
 
 
 def are_counted(storage: Ring) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers._fields import field_at, named_field, with_field
@@ -91,6 +92,11 @@ class Hindsight(Component):
     def stride(self) -> int:
         """Only every `stride`-th row may start a sample."""
         return self.view.stride
+
+    @property
+    def within_episode(self) -> bool:
+        """Whether all rows of a sample must lie in one episode."""
+        return needs.one_episode(self.view)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ SAMPLERS: dict[str, Any] = {
     "prioritized": jb.Prioritized(),
     "recent": jb.Recent(jb.Uniform()),
     "recent_prioritized": jb.Recent(jb.Prioritized(), adaptive=True),
-    "newest": jb.Newest(1_000.0),
-    "mix": jb.Mix(jb.Prioritized(), (jb.Newest(1_000.0), jb.Uniform("stratified")), (0.3, 0.2)),
+    "newest": jb.LastN(1_000.0),
+    "mix": jb.Combined(jb.Prioritized(), (jb.LastN(1_000.0), jb.Uniform("stratified")), (0.3, 0.2)),
     "episodic": jb.Episodic(),
     "whole_episodes": jb.Episodic(whole=True),
 }
@@ -75,7 +75,7 @@ def main_step(buffer: Buffer, state: Any, rows: Any, key: jax.Array) -> tuple[An
 
 def other_step(buffer: jb.ReplayBuffer, state: Any, rows: Any, key: jax.Array) -> tuple[Any, jax.Array]:
     """Do all else that takes no longer in a larger buffer: first what writes, then what reads."""
-    state = buffer.observe(buffer.mark_break(buffer.add(state, rows)), 1.0)
+    state = buffer.report_return(buffer.mark_break(buffer.add(state, rows)), 1.0)
     state, oldest, stored = buffer.dequeue(buffer.drop_oldest(state, 1), 1)
     handle = buffer.sample(state, key, BATCH).handle
     read = buffer.read(state, handle, key)

@@ -40,7 +40,7 @@ def operations(buffer, state, handle):
             np.ones((BATCH, 4)),
             np.ones((BATCH, 4), bool),
         ),
-        "observe": (buffer.observe, state, 1.0),
+        "report_return": (buffer.report_return, state, 1.0),
         "mark_break": (buffer.mark_break, state),
         "mark_break of environments": (lambda s, e: buffer.mark_break(s, env_ids=e), state, ENV_IDS),
         "read": (buffer.read, state, handle, KEY, 0.5),

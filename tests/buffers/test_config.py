@@ -169,7 +169,7 @@ def sampler_with(**entries):
         (sampler_with(alpha=-1), ["config.sampler.config: Prioritized(alpha=-1.0)", "at least 0"]),
         (sampler_with(weighting="both"), ["Prioritized(weighting='both')", "'buffer', 'batch', 'alf'"]),
         (sampler_with(alpha="x", betta=1), ["config.sampler.config.alpha: got 'x'", "config.sampler.config.betta: is"]),
-        ({"name": "Mix", "config": {"others": [{"name": "Uniform"}, {"name": "Newest"}], "ratios": [0.1, "x"]}},
+        ({"name": "Combined", "config": {"others": [{"name": "Uniform"}, {"name": "LastN"}], "ratios": [0.1, "x"]}},
          ["config.others.1.config.num_starts: is missing", "config.ratios.1: got 'x', expected a list of which each"]),
         ({"name": "Goal", "config": {"relabel": "os.system"}}, ["config.relabel: got 'os.system'", "function (half, "]),
         ({"name": "Goal", "config": {"relabel": "half", "limits": [1]}}, ["config.limits", "a list of which each"]),
@@ -220,7 +220,7 @@ def test_optional_parts():
     [
         ("!!python/object/apply:os.system ['exit: 1']", "os.system' is not taken"),
         ("name: !!python/name:os.system ''", "os.system' is not taken"),
-        ("name: Uniform\nname: Mix", "the key 'name' is given twice"),
+        ("name: Uniform\nname: Combined", "the key 'name' is given twice"),
         ("name: [Uniform\n", "the YAML text cannot be read"),
         ("- name: Uniform", "expected a component"),
     ],

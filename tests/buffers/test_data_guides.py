@@ -1,29 +1,18 @@
-"""The guides on data sets and on actors do what they say: their code runs, and prints what stands below it."""
+"""The guides on data sets, actors and parts do what they say: their code runs, and prints what is written below it."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
-
-import jaxrl_buffers as jb
-
-ROOT = Path(jb.__file__).parents[1]
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+from support.guides import ROOT, blocks
 
 
-def blocks(guide):
-    """Return the blocks of a guide: (language, what stands behind it, text)."""
-    return BLOCK.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text())
-
-
-@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner"])
+@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts"])
 def test_guides_run(guide, tmp_path):
     """Blocks marked `minari` are left out where it is missing; those marked by a file's name are written there."""
     has_minari = all(importlib.util.find_spec(name) for name in ("minari", "h5py"))

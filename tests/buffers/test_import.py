@@ -15,7 +15,19 @@ import pytest
 import jaxrl_buffers as jb
 
 ROOT = Path(jb.__file__).parents[1]
-NOT_NEEDED = ["pydantic", "optax", "gymnax", "chex", "xxhash", "orbax", "tensorstore", "matplotlib"]
+NOT_NEEDED = [
+    "pydantic",
+    "optax",
+    "gymnax",
+    "chex",
+    "xxhash",
+    "orbax",
+    "tensorstore",
+    "matplotlib",
+    "gymnasium",
+    "minari",
+    "h5py",
+]
 
 
 @functools.cache

@@ -130,8 +130,8 @@ def replay(sampler=OthersSampler(), view=OthersView()):  # noqa: B008
 BUFFERS = {
     "plain": replay(),
     "recent": replay(jb.Recent(OthersSampler())),
-    "newest": replay(jb.Newest(4, OthersSampler())),
-    "mix": replay(jb.Mix(OthersSampler(), (jb.Uniform(), OthersSampler()), (0.2, 0.3))),
+    "newest": replay(jb.LastN(4, OthersSampler())),
+    "mix": replay(jb.Combined(OthersSampler(), (jb.Uniform(), OthersSampler()), (0.2, 0.3))),
     "hindsight": replay(view=jb.Hindsight(OthersView(), achieved="next_obs", relabel=lambda rows, goal: rows)),
     "mixture": jb.Mixture((replay(), replay())),
 }

@@ -88,7 +88,7 @@ def test_it_serves_where_a_buffer_does():
             state = mixture.add(state, jnp.ones((1, 1)))
             drawn = mixture.sample(state, key, 6, progress=0.5)
             state = mixture.update_priorities(state, drawn.handle, jnp.ones(6))
-            return mixture.observe(state, 1.0), drawn.weights.sum()
+            return mixture.report_return(state, 1.0), drawn.weights.sum()
 
         return jax.lax.scan(step, state, keys)
 

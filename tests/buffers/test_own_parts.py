@@ -1,29 +1,27 @@
-"""The sampler and the view that the guide in `types.py` shows work as any other, in every kind of buffer."""
+"""The sampler and the view of the guide `own_parts` work as any other, in every kind of buffer."""
 
 from __future__ import annotations
-
-import doctest
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.guides import blocks
 from support.helpers import EXAMPLE, assert_frequencies, random_transition, stack
 
 import jaxrl_buffers as jb
-from jaxrl_buffers import types
 
 LENGTH, NUM_ENVS, HORIZON, GAMMA = 12, 6, 4, 0.5
 
 
 @pytest.fixture(scope="module")
 def guide():
-    """Return what the classes of the guide are called."""
-    names = {"__name__": "jaxrl_buffers.types"}
-    for example in doctest.DocTestParser().get_examples(types.__doc__):
-        if example.source.startswith(("import", "from", "class")):
-            exec(example.source, names)
+    """Return the names that the code of the guide defines."""
+    names = {"__name__": "guide"}
+    for language, _, text in blocks("own_parts"):
+        if language == "python" and "class " in text:
+            exec(compile(text, "guide", "exec", dont_inherit=True), names)
     return names
 
 
@@ -77,11 +75,11 @@ def test_nothing_is_drawn_from_an_empty_buffer(guide, lockstep):
 
 
 def test_they_go_with_other_parts_and_with_scan_and_vmap(guide):
-    """Inside `Mix` and `Recent`, and with `Frames`; a read of what was drawn gives the same."""
+    """Inside `Combined` and `Recent`, and with `Frames`; a read of what was drawn gives the same."""
     frames = jb.Frames(stack=2, axis=0, stacked="image", num_finals=LENGTH)
     buffer = made(guide, False, frames)
     inside = jb.Recent(buffer.sampler, c_min=4.0 * NUM_ENVS)
-    buffer = buffer.replace(sampler=jb.Mix(jb.Prioritized(), (inside,), (0.5,)))
+    buffer = buffer.replace(sampler=jb.Combined(jb.Prioritized(), (inside,), (0.5,)))
     chunk = stack(rows(LENGTH + 3))
 
     def step(state, inputs):

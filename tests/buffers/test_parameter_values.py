@@ -18,13 +18,13 @@ COMPONENTS = {name: agent() for name, agent in AGENTS.items()} | {
     "RewardPrediction": RewardPrediction(),
     "Prioritized": jb.Prioritized(),
     "Recent": jb.Recent(),
-    "Newest": jb.Newest(3.0),
+    "LastN": jb.LastN(3.0),
     "NStep": jb.NStep(),
     "Sequence": jb.Sequence(2),
     "Hindsight": jb.Hindsight(achieved="next_obs", relabel=max),
     "EpisodicReturns": jb.EpisodicReturns(reward_clip=(-1.0, 1.0)),
     "Rollout": jb.rollout(3),
-    "buffer": jb.ReplayBuffer(jb.Mix(jb.Prioritized(), (jb.Newest(3.0),), (0.5,)), jb.NStep(), length=9),
+    "buffer": jb.ReplayBuffer(jb.Combined(jb.Prioritized(), (jb.LastN(3.0),), (0.5,)), jb.NStep(), length=9),
 }
 ANY_NUMBER = {"default", "max_share"}  # which may be infinite
 components = pytest.mark.parametrize("component", COMPONENTS.values(), ids=COMPONENTS)

@@ -358,7 +358,7 @@ def test_rows_are_marked_alike_where_a_sampler_knows_of_slots_only():
     assert not isinstance(Plain(sampler), MarksRows)
     storage = ring.init(jax.ShapeDtypeStruct((), jnp.float32), 50, 3, lockstep=True)
     lookahead, env = 2, jnp.arange(3, dtype=jnp.int32)
-    kinds = sampler, jb.Newest(100.0, sampler), jb.Newest(100.0, Plain(sampler))
+    kinds = sampler, jb.LastN(100.0, sampler), jb.LastN(100.0, Plain(sampler))
     states = {kind: kind.init((50, 3)) for kind in kinds}
     for num_rows in (1, 30, 48, 7, 50):
         position = storage.head + jnp.arange(-lookahead, num_rows, dtype=jnp.int32)[:, None]

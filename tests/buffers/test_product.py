@@ -22,7 +22,7 @@ SAMPLERS = {
     "uniform": jb.Uniform("stratified"),
     "prioritized": jb.Prioritized(),
     "recent": jb.Recent(jb.Prioritized(), eta=0.99, c_min=3.0),
-    "mix": jb.Mix(jb.Prioritized(), (jb.Newest(2.0), jb.Uniform()), (0.3, 0.2)),
+    "mix": jb.Combined(jb.Prioritized(), (jb.LastN(2.0), jb.Uniform()), (0.3, 0.2)),
     "episodic": jb.Episodic(),
 }
 VIEWS = {

@@ -62,7 +62,7 @@ def test_nothing_is_read_where_there_is_no_start(sampler):
 
 
 def test_a_start_that_the_sampler_leaves_out_is_read_with_weight_zero():
-    buffer = jb.ReplayBuffer(jb.Newest(2.0), length=6)
+    buffer = jb.ReplayBuffer(jb.LastN(2.0), length=6)
     state = buffer.init(EXAMPLE)
     state = helpers.add(buffer, state, stack([[transition(number)] for number in range(6)]))
     sample = buffer.read(state, jb.Handle(jnp.zeros(3, int), jnp.array([1, 4, 5])))

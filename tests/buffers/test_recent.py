@@ -168,7 +168,7 @@ def test_progress_reaches_the_sampler_through_scan_batches():
 @jax.jit
 def etas(buffer, state, returns):
     def step(state, mean_return):
-        state = buffer.observe(state, mean_return)
+        state = buffer.report_return(state, mean_return)
         return state, buffer.sampler.present_eta(state.sampler)
 
     return jax.lax.scan(step, state, returns)[1]
@@ -189,7 +189,7 @@ def test_eta_follows_the_returns():
     got = {name: np.asarray(etas(buffer, state, jnp.asarray(returns, jnp.float32))) for name, returns in cases.items()}
     for name, returns in cases.items():
         model = ReferenceTrend(0.99)
-        np.testing.assert_allclose(got[name], [model.observe(one) for one in returns], atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(got[name], [model.report_return(one) for one in returns], atol=2e-5, err_msg=name)
         assert (got[name][:19] == np.float32(0.99)).all()  # fewer than 20 returns change nothing
     np.testing.assert_allclose(got["rising"], 0.99, atol=1e-6)
     np.testing.assert_allclose(got["falling"][19:], 1.0, atol=1e-6)
@@ -201,18 +201,18 @@ def test_observing_changes_nothing_for_samplers_that_do_not_ask():
         jb.Uniform(),
         jb.Prioritized(),
         jb.Recent(),
-        jb.Newest(2),
-        jb.Mix(jb.Recent(), (jb.Uniform(),), (0.5,)),
+        jb.LastN(2),
+        jb.Combined(jb.Recent(), (jb.Uniform(),), (0.5,)),
     ):
         buffer, state = number_buffer(4, sampler=sampler)
-        jax.tree.map(np.testing.assert_array_equal, buffer.observe(state, 3.0), state)
+        jax.tree.map(np.testing.assert_array_equal, buffer.report_return(state, 3.0), state)
 
 
 def test_an_adaptive_sampler_uses_the_eta_of_its_state():
     buffer, state = filled(jb.Recent(eta=0.5, c_min=1.0, adaptive=True), 8, chunk=8)
     assert positions(buffer, state, 0.9) == {7}
     for step in range(20):
-        state = helpers.observe(buffer, state, -float(step))
+        state = helpers.report_return(buffer, state, -float(step))
     assert positions(buffer, state, 0.9) == set(range(8))
 
 

@@ -10,19 +10,19 @@ import pytest
 import jaxrl_buffers as jb
 from jaxrl_buffers import samplers
 
-KINDS = [jb.Uniform, jb.Episodic, jb.Prioritized, jb.Recent, jb.Newest, jb.Mix]
+KINDS = [jb.Uniform, jb.Episodic, jb.Prioritized, jb.Recent, jb.LastN, jb.Combined]
 WRAPPINGS = {
     "recent": jb.Recent,
     "adaptive": lambda inner: jb.Recent(inner, adaptive=True),
-    "newest": lambda inner: jb.Newest(10, inner),
-    "main": lambda inner: jb.Mix(inner, (jb.Uniform(),), (0.5,)),
-    "other": lambda inner: jb.Mix(jb.Uniform(), (inner,), (0.5,)),
+    "newest": lambda inner: jb.LastN(10, inner),
+    "main": lambda inner: jb.Combined(inner, (jb.Uniform(),), (0.5,)),
+    "other": lambda inner: jb.Combined(jb.Uniform(), (inner,), (0.5,)),
 }
 TOLD = {  # as a buffer calls it, and what of that comes behind the state
     "mark": ("slots", "legal", "priorities"),
     "update": ("slots", "priorities", "live", "mask"),
     "reprioritize": ("legal",),
-    "observe": (3.0,),
+    "report_return": (3.0,),
 }
 
 
@@ -37,7 +37,7 @@ def implemented(kind):
 def test_nothing_that_a_base_implements_is_overridden(kind):
     for base in kind.__mro__[1:]:
         assert not implemented(kind) & implemented(base), base
-    assert isinstance(kind(1) if kind is jb.Newest else kind(), jb.Sampler)
+    assert isinstance(kind(1) if kind is jb.LastN else kind(), jb.Sampler)
 
 
 @pytest.mark.parametrize("name", WRAPPINGS)
@@ -52,7 +52,7 @@ def test_wrapping_samplers_pass_on_what_they_are_told(name, call):
     after = getattr(sampler, call)(before, *TOLD[call])
     getattr(inner, call).assert_called_once_with("state", *TOLD[call])
     expected = sampler.each(before, lambda one, state: "changed" if one is inner else state)
-    if call == "observe" and name == "adaptive":  # which learns from it, too
+    if call == "report_return" and name == "adaptive":  # which learns from it, too
         assert after.trend.num_returns == before.trend.num_returns + 1
         after = after._replace(trend=before.trend)
     assert after == expected

@@ -42,7 +42,7 @@ class ReferenceBuffer:
     def _drawable(self, handles: list[Start], progress: float) -> tuple[set[Start], dict[Start, float]]:
         """Returns the starts that can be drawn, and the weight of each, or at least of the drawn ones."""
         legal, sampler = self.starts(), self.buffer.sampler
-        if isinstance(sampler, (jb.Recent, jb.Mix)):
+        if isinstance(sampler, (jb.Recent, jb.Combined)):
             leaves = self.priorities.leaves if self.priorities is not None else {}
             found, least = probabilities(
                 sampler, self.ring, leaves, legal, self.limits, progress, batch_size=len(handles)

@@ -25,7 +25,7 @@ def ages(ring: ReferenceRing, starts: list[Start], env: int) -> list[int]:
 
 
 def window(sampler, ring: ReferenceRing, starts: list[Start], limits: Limits, progress: float) -> list[Start]:
-    """Returns the starts that `Recent` or `Newest` leaves of given ones."""
+    """Returns the starts that `Recent` or `LastN` leaves of given ones."""
     kept = []
     for env in range(ring.num_envs):
         of_env = ages(ring, starts, env)
@@ -49,10 +49,10 @@ def probabilities(
     batch_size: int,
 ) -> tuple[dict[Start, float], float]:  # fmt: skip
     """Returns the probability of every start that can be drawn, and the least one that weights are measured by."""
-    if isinstance(sampler, (jb.Recent, jb.Newest)):
+    if isinstance(sampler, (jb.Recent, jb.LastN)):
         starts = window(sampler, ring, starts, limits, progress)
         return probabilities(sampler.sampler, ring, leaves, starts, limits, progress, batch_size)
-    if isinstance(sampler, jb.Mix):
+    if isinstance(sampler, jb.Combined):
         return mixture(sampler, ring, leaves, starts, limits, progress, batch_size)
     mass = {start: leaves[start] if isinstance(sampler, jb.Prioritized) else 1.0 for start in starts}
     total = sum(mass.values())
@@ -61,7 +61,7 @@ def probabilities(
 
 
 def mixture(sampler, ring, leaves, starts, limits, progress, batch_size) -> tuple[dict[Start, float], float]:
-    """Returns the probabilities under a `Mix`, and the sum of the least ones of those that draw from everything."""
+    """Returns the probabilities under `Combined`, and the sum of the least ones of all that draw from everything."""
     parts = [
         probabilities(part, ring, leaves, starts, limits, progress, batch_size)
         for part in (*sampler.others, sampler.sampler)
@@ -105,7 +105,7 @@ class ReferenceTrend:
         self.returns: list[float] = []
         self.rise, self.fall = -math.inf, 0.0
 
-    def observe(self, mean_return: float) -> float:
+    def report_return(self, mean_return: float) -> float:
         """Follows one more return and gives the eta that counts from now on."""
         if math.isfinite(mean_return):
             self.returns = [*self.returns, mean_return][-20:]

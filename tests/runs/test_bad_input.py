@@ -326,7 +326,7 @@ def test_the_axis_0_is_no_number():
 
 
 def test_numbers_that_look_bad_and_are_good():
-    jb.Newest(5, max_share=float("inf"))
+    jb.LastN(5, max_share=float("inf"))
     SAC(BOX, learn_alpha=False, initial_alpha=0.0)
     DDQN(DISCRETE, learning_rate=0.0, target_update_interval=0)
     Torso(hidden_sizes=(), activation="identity")

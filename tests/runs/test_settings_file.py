@@ -190,10 +190,10 @@ buffer:
   config:
     length: 40
     sampler:
-      name: Mix
+      name: Combined
       config:
         sampler: {name: Recent, config: {sampler: {name: Prioritized, config: {alpha: 0.7}}}}
-        others: [{name: Newest, config: {num_starts: 10}}]
+        others: [{name: LastN, config: {num_starts: 10}}]
         ratios: [0.25]
     view:
       name: Hindsight
@@ -241,7 +241,7 @@ def test_whole_components_are_built():
     addons = (RewardPrediction(scale=0.5),)
     assert agent == DDQN(Discrete(5), Torso((4,)), schedule=LinearDecay(100), dueling=True, addons=addons)
     assert buffer == jb.ReplayBuffer(
-        jb.Mix(jb.Recent(jb.Prioritized(alpha=0.7)), (jb.Newest(10.0),), (0.25,)),
+        jb.Combined(jb.Recent(jb.Prioritized(alpha=0.7)), (jb.LastN(10.0),), (0.25,)),
         jb.Hindsight(jb.NStep(n=3), **BitFlip.goal._asdict()),
         length=40,
         num_envs=4,

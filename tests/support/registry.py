@@ -53,7 +53,7 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
         length, num_envs, n=2, sampler=jb.Prioritized(), c_min=3.0, adaptive=True
     ),
     "mix": lambda length, num_envs: jb.ReplayBuffer(
-        jb.Mix(jb.Recent(jb.Prioritized(), c_min=8.0), (jb.Newest(2.0), jb.Uniform("stratified")), (0.3, 0.2)),
+        jb.Combined(jb.Recent(jb.Prioritized(), c_min=8.0), (jb.LastN(2.0), jb.Uniform("stratified")), (0.3, 0.2)),
         jb.Sequence(2),
         length=length,
         num_envs=num_envs,

@@ -36,7 +36,7 @@ SAMPLERS = (
     {"name": "prioritized"},
     {"name": "recent"},
     {"name": "recent", "base": {"name": "prioritized"}},
-    {"name": "newest", "num_starts": 20},
+    {"name": "last_n", "num_starts": 20},
 )
 
 

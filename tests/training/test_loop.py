@@ -150,7 +150,7 @@ class Ruler(struct.PyTreeNode):
     def add(self, state, chunk):
         return state | {"added": state["added"] + chunk.reward.size}
 
-    def observe(self, state, mean_return):
+    def report_return(self, state, mean_return):
         # Behind `add`, and before any sample of the iteration.
         return state | {"observed": jnp.append(state["observed"][1:], mean_return), "updates": jnp.int32(0)}
 

@@ -133,7 +133,7 @@ class Buffer:
     def add(self, state, chunk):
         return state._replace(rows=state.rows + chunk.reward.size)
 
-    def observe(self, state, value):
+    def report_return(self, state, value):
         return state._replace(observed=state.observed.at[state.num_draws].set(value))
 
     def sample(self, state, key, batch_size, progress):

@@ -1,4 +1,4 @@
-"""Draw from a fixed number of the newest rows; mixed with another sampler it guarantees recent data."""
+"""Draw from a fixed number of the newest starts. `Combined` with another sampler, it guarantees recent data."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class Newest(Wrapping, Component):
-    """Draw from the newest `num_starts` starts of every environment, as `sampler` draws from all.
+class LastN(Wrapping, Component):
+    """Draw from the last `num_starts` starts of every environment, in the way of another sampler.
+
+    `Recent` draws from a share of the starts instead, which shrinks from update to update.
 
     Args:
-        num_starts: how many starts of each environment; all while there are fewer.
-        sampler: how to draw inside the window.
-        max_share: draw nothing while these starts make up so large a part of all starts. In a `Mix`, the main sampler
-            then stands in.
+        num_starts: how many starts of each environment; all of them while there are fewer.
+        sampler: how to draw from these starts.
+        max_share: draw nothing while these starts are this share of all starts, or more. In a `Combined`, the main
+            sampler then draws instead.
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> sampler = jb.Mix(jb.Prioritized(), others=(jb.Newest(1_000, max_share=0.25),), ratios=(0.25,))
+        >>> sampler = jb.Combined(jb.Prioritized(), others=(jb.LastN(1_000, max_share=0.25),), ratios=(0.25,))
     """
 
     num_starts: Scalar
@@ -39,6 +41,11 @@ class Newest(Wrapping, Component):
     def __post_init__(self):
         require_number(self, "num_starts", self.num_starts, 0)
         require_number(self, "max_share", self.max_share, 0, math.inf)
+
+    @property
+    def inner(self) -> tuple[Sampler, ...]:
+        """The sampler inside."""
+        return (self.sampler,)
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
         """Return the state of the sampler inside."""
@@ -55,17 +62,17 @@ class Newest(Wrapping, Component):
         return self.sampler.draw(state, storage, key, batch_size, self.window(storage, window), progress)
 
     def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
-        """Return what `draw` would tell of given slots."""
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
         return self.sampler.measure(state, storage, slots, self.window(storage, window), progress)
 
     def window(self, storage: Ring, window: Window) -> Window:
-        """Return the newest part of a window; nothing of it where that is too large a share."""
+        """Return the newest part of a window; an empty one if that is too large a share of it."""
         num_starts = jnp.ceil(jnp.asarray(self.num_starts, jnp.float32))
         mean_starts = starts.count(storage, window).astype(jnp.float32) / ring.shape(storage)[1]
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
         num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
         return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))
 
-    def observe(self, state: PyTree, mean_return: Scalar) -> PyTree:
-        """Pass on to the sampler inside."""
-        return self.sampler.observe(state, mean_return)
+    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Pass the report on to the sampler inside."""
+        return self.sampler.report_return(state, mean_return)

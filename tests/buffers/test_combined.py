@@ -10,7 +10,7 @@ from support import helpers
 from support.helpers import assert_frequencies, number_buffer, scalars
 
 import jaxrl_buffers as jb
-from jaxrl_buffers.samplers.mix import split_batch
+from jaxrl_buffers.samplers.combined import split_batch
 
 RAW = {"alpha": 1.0, "epsilon": 0.0}
 PRIORITIES = np.array([4, 1, 2, 8, 1, 3, 5, 2, 6, 1], np.float32)
@@ -18,7 +18,7 @@ PRIORITIES = np.array([4, 1, 2, 8, 1, 3, 5, 2, 6, 1], np.float32)
 
 def prioritized_mix(**options):
     """Return a wrapped buffer of ten rows, 3 to 12, with the priorities above by age, and a quarter of newest data."""
-    sampler = jb.Mix(jb.Prioritized(**options, **RAW), (jb.Newest(3.0, max_share=0.75),), (0.25,))
+    sampler = jb.Combined(jb.Prioritized(**options, **RAW), (jb.LastN(3.0, max_share=0.75),), (0.25,))
     buffer, state = number_buffer(10, sampler=sampler)
     state = helpers.add(buffer, state, scalars([0, 1, 2]))
     return buffer, helpers.add(buffer, state, scalars(range(3, 13)), priorities=PRIORITIES[::-1, None])
@@ -95,8 +95,8 @@ def test_balance_is_kept_where_the_main_sampler_stands_in():
 
 def test_the_main_sampler_stands_in_for_one_of_several():
     """The second of two has nothing: its share and the rest are one draw of seven distinct rows out of nine."""
-    others = (jb.Newest(2.0), jb.Newest(2.0, max_share=0.1))
-    buffer, state = number_buffer(10, sampler=jb.Mix(jb.Uniform("distinct"), others, (0.3, 0.3)))
+    others = (jb.LastN(2.0), jb.LastN(2.0, max_share=0.1))
+    buffer, state = number_buffer(10, sampler=jb.Combined(jb.Uniform("distinct"), others, (0.3, 0.3)))
     state = helpers.add(buffer, state, scalars(range(9)))
     _, positions = many_positions(buffer, state, 10)
     assert (positions[:, :3] >= 7).all()
@@ -132,7 +132,7 @@ def test_a_mixture_corrected_wholly_has_the_uniform_mean():
 
 def test_uniform_mixtures_are_not_corrected():
     """Recent data is wanted: weights correct priorities only."""
-    sampler = jb.Mix(jb.Uniform(), (jb.Newest(2.0), jb.Uniform("distinct")), (0.5, 0.25))
+    sampler = jb.Combined(jb.Uniform(), (jb.LastN(2.0), jb.Uniform("distinct")), (0.5, 0.25))
     buffer, state = number_buffer(10, 2, sampler=sampler)
     state = helpers.add(buffer, state, scalars(range(10), 2))
     ages, weights = drawn(buffer, state, 16_000)
@@ -142,7 +142,7 @@ def test_uniform_mixtures_are_not_corrected():
 
 
 def test_updates_reach_the_prioritized_samplers_of_a_mixture():
-    sampler = jb.Mix(jb.Prioritized(**RAW), (jb.Recent(jb.Prioritized(**RAW), c_min=2.0),), (0.5,))
+    sampler = jb.Combined(jb.Prioritized(**RAW), (jb.Recent(jb.Prioritized(**RAW), c_min=2.0),), (0.5,))
     buffer, state = number_buffer(6, sampler=sampler)
     state = helpers.add(buffer, state, scalars(range(8)[:6]))
     state = helpers.update_priorities(
@@ -165,7 +165,7 @@ def test_a_least_probability_below_float32_does_not_make_all_weights_vanish():
 @pytest.mark.parametrize("scale", [1e-36, 1e36, 1e38])
 def test_extreme_priorities_are_drawn_and_weighted_as_any_other(weighting, scale):
     """All starts of one priority, of which a quarter is drawn by a sampler that never sees half of them."""
-    sampler = jb.Mix(jb.Prioritized(beta=2.0, weighting=weighting, **RAW), (jb.Newest(2.0),), (0.25,))
+    sampler = jb.Combined(jb.Prioritized(beta=2.0, weighting=weighting, **RAW), (jb.LastN(2.0),), (0.25,))
     buffer, state = number_buffer(4, sampler=sampler)
     state = helpers.add(buffer, state, scalars(range(4)), priorities=jnp.full((4, 1), scale))
     ages, weights = drawn(buffer, state, 64)
@@ -193,4 +193,4 @@ def test_parameters_inside_a_mixture_have_names():
 )
 def test_bad_options_are_refused(others, ratios, message):
     with pytest.raises(ValueError, match=message):
-        jb.Mix(jb.Uniform(), others, ratios)
+        jb.Combined(jb.Uniform(), others, ratios)

@@ -1,6 +1,8 @@
-"""Several samplers on one ring, each with a fixed share of the batch.
+"""Several samplers on one ring, each with a fixed share of every batch.
 
-P(i) = sum_c share_c P_c(i)
+    P(i) = sum_c share_c P_c(i)
+
+Start `i` is drawn with the probability `P_c(i)` by sampler `c`, which draws `share_c` of the batch.
 """
 
 from __future__ import annotations
@@ -23,33 +25,38 @@ from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
-SHARE_TOLERANCE = 1e-9  # of a product such as 100 * 0.07, which is a little above 7
+SHARE_TOLERANCE = 1e-9  # 100 * 0.07 is a little above 7 in floating point, and must not be rounded up to 8
 
 
-class MixState(NamedTuple):
+class CombinedState(NamedTuple):
     """The states of the main sampler and of the others."""
 
     sampler: PyTree
     others: tuple[PyTree, ...]
 
 
-class Mix(Wrapping, Component):
+class Combined(Wrapping, Component):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
-    Batches hold what the others drew first. A sampler that has nothing to draw is stood in for by the main one, which
-    then draws more at once: so its own promises, such as drawing no start twice, hold for all that it draws. Weights
-    are formed as the main sampler forms them, but from the probability of a start under the whole mixture, whichever
-    sampler it came from. With `weighting="buffer"` the largest weight is a bound, not always reached: the least
-    probability of any start is taken to be the sum of the least ones of all samplers that draw from everything.
+    A batch holds first what the others drew, in their order, then what the main sampler drew. If one of the others has
+    nothing to draw, the main sampler also draws its share. It draws everything in one go, so that what it promises,
+    such as no start twice, holds for all of its draws.
+
+    Weights are those of the main sampler, with the probability `P(i)` of a start under all samplers together; it does
+    not matter which of them drew it. With `weighting="buffer"` no weight is above 1, but the largest may be below: the
+    least `P(i)` of all starts would be costly to find, so a lower bound of it is used.
+
+    To draw from several buffers, use `Mixture`.
 
     Args:
         sampler: the main sampler.
-        others: more samplers.
-        ratios: the share of each of them, in `[0, 1]`; together at most 1. Shares are rounded up to whole samples.
+        others: the other samplers.
+        ratios: the share of the batch that each of the others draws, in `[0, 1]`; together at most 1. Shares are
+            rounded up to whole samples.
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> sampler = jb.Mix(jb.Prioritized(), others=(jb.Uniform(),), ratios=(0.1,))
+        >>> sampler = jb.Combined(jb.Prioritized(), others=(jb.Uniform(),), ratios=(0.1,))
     """
 
     sampler: Sampler = Uniform()
@@ -57,28 +64,33 @@ class Mix(Wrapping, Component):
     ratios: tuple[float, ...] = field(static=True, default=())
 
     def __post_init__(self):
-        require_tuple("Mix", "others", self.others, "samplers")
-        require_tuple("Mix", "ratios", self.ratios, "numbers")
+        require_tuple("Combined", "others", self.others, "samplers")
+        require_tuple("Combined", "ratios", self.ratios, "numbers")
         for ratio in self.ratios:
-            require_number("Mix", "ratios", ratio, 0, 1)
+            require_number("Combined", "ratios", ratio, 0, 1)
         if sum(self.ratios) > 1 + SHARE_TOLERANCE:
-            raise ValueError(f"Mix(ratios={self.ratios}): the shares make up more than the batch; lower them.")
+            raise ValueError(f"Combined(ratios={self.ratios}): the shares make up more than the batch; lower them.")
         if len(self.others) != len(self.ratios):
             raise ValueError(
-                f"Mix(): {len(self.others)} other samplers have {len(self.ratios)} `ratios`; give one ratio for each."
+                f"Combined(): got {len(self.others)} `others` and {len(self.ratios)} `ratios`; give one ratio for each."
             )
 
-    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> MixState:
+    @property
+    def inner(self) -> tuple[Sampler, ...]:
+        """The samplers inside."""
+        return (self.sampler, *self.others)
+
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> CombinedState:
         """Return the states of all samplers."""
         others = tuple(other.init(storage_shape, platform) for other in self.others)
-        return MixState(self.sampler.init(storage_shape, platform), others)
+        return CombinedState(self.sampler.init(storage_shape, platform), others)
 
-    def each(self, state: MixState, operation: Callable[[Sampler, PyTree], PyTree]) -> MixState:
+    def each(self, state: CombinedState, operation: Callable[[Sampler, PyTree], PyTree]) -> CombinedState:
         """Return the states of all samplers after an operation."""
-        return MixState(operation(self.sampler, state.sampler), tuple(map(operation, self.others, state.others)))
+        return CombinedState(operation(self.sampler, state.sampler), tuple(map(operation, self.others, state.others)))
 
     def draw(
-        self, state: MixState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
+        self, state: CombinedState, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
         *counts, rest = split_batch(batch_size, self.ratios)
@@ -92,52 +104,66 @@ class Mix(Wrapping, Component):
         parts = [drawn(self.others[number], state.others[number], counts[number]) for number in numbers]
         nothing = jnp.zeros(rest, jnp.int32), jnp.zeros(rest, jnp.float32)
         slots, mass = (jnp.concatenate(part) for part in zip(*(part[:2] for part in parts), nothing, strict=True))
-        # How many are left to the main sampler is known at run time only, but it must draw them in one go: else it
-        # could draw a start twice where it never does, or spread its draws unevenly over the environments.
+        # Which of the others have nothing to draw is known only at run time, but the main sampler must draw a number of
+        # starts that is known when compiling, and in one go. So it draws once for each case, and the case that holds at
+        # run time is chosen. There are 2^c cases for c other samplers; c is 1 or 2 in practice.
         for is_empty in cases:
             is_main = np.repeat([*is_empty, True], [*(counts[number] for number in numbers), rest])
             if is_main.any():
                 main = drawn(self.sampler, state.sampler, int(is_main.sum()))
                 is_case = [(part.total > 0) != empty for part, empty in zip(parts, is_empty, strict=True)]
                 taken = functools.reduce(jnp.logical_and, is_case, jnp.asarray(is_main))
+                # Places of the batch that the main sampler fills, counted from 0, are numbers of its draws.
                 place = np.maximum(np.cumsum(is_main) - 1, 0)
                 slots, mass = jnp.where(taken, main.slots[place], slots), jnp.where(taken, main.mass[place], mass)
         mixture = self._mixture(state, storage, slots, window, progress, [*counts, rest])
         mass = jnp.where(mass > 0, mixture.mass, 0)
-        # Samplers that draw from different sets of starts may have missed the least probability of all.
+        # If samplers draw from different sets of starts, the bound may lie above the least probability of all. It must
+        # not lie above that of a drawn start, whose weight would be above 1.
         least = jnp.minimum(mixture.least, jnp.min(jnp.where(mass > 0, mass, jnp.inf)))
         return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass, least=least)
 
-    def measure(self, state: MixState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
-        """Return what `draw` would tell of given slots."""
+    def measure(
+        self, state: CombinedState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
+    ) -> Draw:
+        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
         return self._mixture(state, storage, slots, window, progress, [*self.ratios, max(1 - sum(self.ratios), 0)])
 
     def _mixture(
-        self, state: MixState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar, amounts: list[float]
+        self,
+        state: CombinedState,
+        storage: Ring,
+        slots: jax.Array,
+        window: Window,
+        progress: Scalar,
+        amounts: list[float],
     ) -> Draw:
         """Return the probabilities of slots when the samplers draw the given amounts, the main one last."""
-        told = [
+        measured = [
             sampler.measure(sampler_state, storage, slots, window, progress)
             for sampler, sampler_state in zip((*self.others, self.sampler), (*state.others, state.sampler), strict=True)
         ]
-        least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in told), strict=True))
+        least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in measured), strict=True))
         share = jnp.array(amounts, jnp.float32) / sum(amounts)
-        stood_in_for = jnp.sum(jnp.where(totals > 0, 0, share))
-        share = jnp.where(totals > 0, share.at[-1].add(stood_in_for), 0)
-        # First divided by the total: a share of the inverse of a large total would be too small for a float32.
+        # The main sampler, which is the last, also draws the shares of those that have nothing to draw.
+        share_of_empty = jnp.sum(jnp.where(totals > 0, 0, share))
+        share = jnp.where(totals > 0, share.at[-1].add(share_of_empty), 0)
+        # The mass is divided by the total first: share / total may be too small for a float32 if the total is large.
         divisor = jnp.where(totals > 0, totals, 1)
-        probability = jnp.stack([draw.mass for draw in told]) / divisor[:, None]
+        probability = jnp.stack([draw.mass for draw in measured]) / divisor[:, None]
         mass = jnp.sum(share[:, None] * probability, axis=0)
         num_starts = jnp.where(share > 0, num_starts, 0)
+        # A start has at least the sum of the least probabilities under the samplers that can draw every start. Others,
+        # which draw from a part of the starts, may add nothing.
         draws_from_all = (share > 0) & (num_starts == jnp.max(num_starts))
         least = jnp.sum(jnp.where(draws_from_all, share * (least / divisor), 0))
         least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
         return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
 
-    def observe(self, state: MixState, mean_return: Scalar) -> MixState:
-        """Tell all samplers."""
-        return self.each(state, lambda sampler, inner: sampler.observe(inner, mean_return))
+    def report_return(self, state: CombinedState, mean_return: Scalar) -> CombinedState:
+        """Pass the report on to all samplers."""
+        return self.each(state, lambda sampler, inner: sampler.report_return(inner, mean_return))
 
 
 def split_batch(batch_size: int, ratios: Sequence[float]) -> list[int]:
