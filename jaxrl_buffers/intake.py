@@ -26,17 +26,17 @@ from jaxrl_buffers.types import PyTree
 class Intake:
     """Shared memory through which `num_feeders` processes hand rows to a `Shared` state, and a thread that takes them.
 
-    A process opens one of `names` by `jaxrl_buffers.feeder.Feeder(name)` and writes to environments of its own: process
-    `i` to part `i` of `num_feeders` equal parts of them. What a feeder's `add` has returned from is stored, whatever
-    happens to its process later; a process that dies does not disturb the others. When its name is opened again, the
-    episodes that it left open are closed. `shared.stop()` stops feeders too.
+    Process `i` opens `names[i]` by `jaxrl_buffers.feeder.Feeder(name)`. It writes to its own environments: part `i` of
+    `num_feeders` equal parts of them. Once a feeder's `add` has returned, the rows will be stored, whatever happens to
+    its process later. A process that dies does not disturb the others. When its name is opened again, the episodes that
+    it left open are closed. `shared.stop()` stops feeders too.
 
-    Use it as a context, or call `close`: that stores what was handed over, and removes the memory.
+    Use it in a `with` statement, or call `close`: that stores what was handed over, and removes the memory.
 
     Args:
         shared: the state; its buffer needs `lockstep=False` if there are several feeders.
-        num_feeders: the buffer's environments are split evenly among them.
-        num_rows: the most rows `K` of a chunk.
+        num_feeders: how many processes; the buffer's environments are split evenly among them.
+        num_rows: how many rows `K` a chunk may have.
         num_slots: how many chunks of each feeder may wait.
 
     Example:
@@ -81,6 +81,7 @@ class Intake:
         self._generations = [0] * num_feeders
         self._error: BaseException | None = None
         self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._take_all, name="intake", daemon=True)
         leaves, num_envs = _leaves(shared.row), buffer.num_envs // num_feeders
         self._lanes: list[Lane] = []
         atexit.register(self._remove)
@@ -91,14 +92,16 @@ class Intake:
             self._remove()
             raise
         self.names = tuple(lane.name for lane in self._lanes)
-        self._thread = threading.Thread(target=self._take_all, name="intake", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Store what was handed over, then remove the memory; feeders that come later get `Stopped`.
+        """Store what was handed over, then remove the memory. Later calls of a feeder raise `Stopped`.
 
-        Where the buffer has no room for some chunks within `timeout` seconds, `TimeoutError` says how many are lost.
-        What went wrong while rows were taken is raised here. Another call does nothing.
+        Another call of `close` does nothing.
+
+        Raises:
+            TimeoutError: if the buffer had no room for some chunks for `timeout` seconds. They are lost.
+            BaseException: what ended the thread that takes rows, if anything did.
         """
         if not self._lanes:
             return
@@ -107,7 +110,9 @@ class Intake:
             self._ends.set()
             self._thread.join()
             self._take_rest(time.monotonic() + timeout)
-            self._set_state(CLOSED)  # a feeder that does not see this was counted before
+            # A feeder that counts a chunk before this is seen by the next line. One that counts a chunk after this
+            # waits for DONE, and then looks whether the chunk was taken.
+            self._set_state(CLOSED)
             num_lost = self._take_rest(time.monotonic())
             self._set_state(DONE)
         finally:
@@ -131,7 +136,7 @@ class Intake:
             self.close(timeout=0)
 
     def _take_all(self) -> None:
-        """Take chunks as they come, until the end; this is what the thread does."""
+        """Take chunks as they come, until the end. This runs in the thread."""
         try:
             while not self._ends.is_set():
                 for lane in self._lanes:
@@ -140,10 +145,10 @@ class Intake:
                     self._ends.wait(PAUSE)
         except BaseException as error:
             self._error = error
-            self._set_state(CLOSED)  # nobody shall wait for a thread that is gone
+            self._set_state(CLOSED)  # so that no feeder waits for a thread that has ended
 
     def _take_rest(self, deadline: float) -> int:
-        """Take what is waiting, also while stopped; return how many chunks found no room before the deadline."""
+        """Take the waiting chunks, even while stopped; return how many found no room before the deadline."""
         while self._error is None and self._num_waiting():
             if not self._take_some(heeds_stop=False):
                 if time.monotonic() >= deadline:
@@ -155,7 +160,7 @@ class Intake:
         return sum(lane["written"] - lane["taken"] for lane in self._lanes)
 
     def _take_some(self, heeds_stop: bool) -> bool:
-        """Take one chunk of each feeder, where there is one and room for it; tell whether there was any."""
+        """Take one chunk of each feeder if it has one and there is room; return whether any was taken."""
         return any([self._take(number, heeds_stop) for number in range(len(self._lanes))])
 
     def _take(self, number: int, heeds_stop: bool) -> bool:
@@ -171,7 +176,7 @@ class Intake:
         chunk = jax.tree.unflatten(jax.tree.structure(self._shared.row), leaves)
         try:
             self._shared._add(chunk, None, env_ids, timeout=0, heeds_stop=heeds_stop)
-        except (TimeoutError, Stopped):  # in the meantime; the chunk stays where it is
+        except (TimeoutError, Stopped):  # there is no room any more, or it was stopped; the chunk stays in its slot
             return False
         lane["taken"] = taken + 1
         return True
@@ -181,18 +186,17 @@ class Intake:
             lane["state"] = max(state, lane["state"])
 
     def _remove(self) -> None:
-        """Remove the memory, whatever happened."""
+        """End the thread and remove the memory."""
         self._ends.set()
         atexit.unregister(self._remove)
-        thread = getattr(self, "_thread", None)
-        if thread is not None:
-            thread.join()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
         while self._lanes:
             self._lanes.pop().close()
 
 
 def _leaves(row: PyTree) -> list[Leaf]:
-    """Describe the leaves of a row so that NumPy alone understands it."""
+    """Return a description of the leaves of a row that can be read without JAX."""
     leaves = []
     for path, leaf in jax.tree.leaves_with_path(row):
         name = "/".join(_name(part) for part in path)
@@ -203,7 +207,7 @@ def _leaves(row: PyTree) -> list[Leaf]:
 
 
 def _name(part: Any) -> str:
-    """Return the name of a step from a tree to one of its branches, as `Feeder` spells it."""
+    """Return the name of a part of a tree as `Feeder` spells it."""
     if isinstance(part, jax.tree_util.GetAttrKey):
         return part.name
     return str(part.idx if isinstance(part, jax.tree_util.SequenceKey) else part.key)

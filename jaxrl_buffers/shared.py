@@ -1,4 +1,4 @@
-"""`Shared`: a buffer's state that several threads write and read, waiting for each other where they must.
+"""`Shared`: a buffer's state that several threads write and read; they wait for each other where they must.
 
 Actors add rows in threads of their own while a learner samples or dequeues them. For actors in other processes see
 `Intake`. Public as `jaxrl_buffers.host.Shared`.
@@ -28,18 +28,18 @@ Result = TypeVar("Result")
 class Shared:
     """Holds the state of a buffer for several threads.
 
-    Every method may be called from any thread. The state is changed in place, so it is never handed out; `snapshot`
+    Every method may be called from any thread. The state is changed in place, so no method returns it; `snapshot`
     returns a copy. `add`, `dequeue`, `sample` and `update` wait for what they need. After `timeout` seconds they raise
     `TimeoutError`; by default they wait as long as it takes. `stop` makes all of them raise `Stopped`.
 
-    Rows of one environment must come from one thread, in order of time. In lock-step all environments do; for several
-    actors make the buffer with `lockstep=False`, and give each of them environments of its own by `env_ids`. Else rows
-    of different actors would follow each other as if they were one episode.
+    Rows of one environment must come from one thread, in order of time. A buffer in lock-step gets the rows of all
+    environments from one thread. For several actors make the buffer with `lockstep=False`, and give each actor its own
+    environments by `env_ids`. Otherwise rows of different actors would follow each other as if they were one episode.
 
     Args:
-        buffer: of any kind but a `Mixture`.
-        state: its state, which belongs to this object from now on: JAX reuses its memory.
-        keep_until_dequeued: make `add` wait while rows would be overwritten that were not dequeued. Otherwise it never
+        buffer: any `ReplayBuffer`.
+        state: its state. Do not use it afterwards: JAX reuses its memory.
+        keep_until_dequeued: make `add` wait while it would overwrite rows that were not dequeued. Otherwise `add` never
             waits and overwrites the oldest rows.
 
     Example:
@@ -68,10 +68,11 @@ class Shared:
         self._buffer, self._state = buffer, state
         self._keeps_all = keep_until_dequeued
         self._row = buffer.storage.structure(state.storage)
-        # What the state says too, but without waiting for the device.
+        # A copy of what the state says, which can be read without waiting for the device.
         self._sizes = np.broadcast_to(np.asarray(state.storage.size), (buffer.num_envs,)).copy()
-        self._num_starts: int | None = None  # None: to be counted
+        self._num_starts: int | None = None  # None if they must be counted again
         self._is_stopped = False
+        self._num_stops = 0  # counted, so that a thread which waits also notices a stop that was soon revived
         self._changed = threading.Condition()
 
     @property
@@ -86,7 +87,7 @@ class Shared:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called, and `revive` not yet."""
+        """Whether `stop` was called, and `revive` was not called since."""
         return self._is_stopped
 
     @property
@@ -96,7 +97,7 @@ class Shared:
             return self._sizes.copy()
 
     def has_room(self, num_rows: int, env_ids: Any = None) -> bool:
-        """Tell whether `add` of so many rows would return without waiting."""
+        """Return whether `add` of `num_rows` rows would return without waiting."""
         with self._changed:
             return self._fits(num_rows, self._columns(env_ids))
 
@@ -111,13 +112,13 @@ class Shared:
         num_rows = check_chunk(chunk, self._row, self._buffer.length, env.size)
         chunk, priorities = jax.tree.map(_owned, (chunk, priorities))
         with self._changed:
-            self._wait(lambda: self._fits(num_rows, env), timeout, f"add() for room for {num_rows} rows", heeds_stop)
+            self._wait(lambda: self._fits(num_rows, env), timeout, f"add() of {num_rows} rows", heeds_stop)
             self._state = _add(self._buffer, self._state, chunk, priorities, None if env_ids is None else env)
             self._sizes[env] = np.minimum(self._sizes[env] + num_rows, self._buffer.length)
             self._rows_changed()
 
     def dequeue(self, num_rows: int, *, env_ids: Any = None, timeout: float | None = None) -> PyTree:
-        """Wait for `num_rows` rows in every environment (of `env_ids` only), and take out the oldest.
+        """Wait for `num_rows` rows in every environment, or in each of `env_ids` only, and take out the oldest.
 
         Returns:
             Leaves `[num_rows, E, ...]`.
@@ -125,11 +126,11 @@ class Shared:
         require_integer("dequeue", "num_rows", num_rows, 1, self._buffer.length)
         if self._buffer.frames is not None:
             raise ValueError(
-                "dequeue() cannot put together frames that lie in rows taken out before; leave out `frames`."
+                "dequeue() needs a buffer without `frames`: frames of a row may lie in rows that were taken out before."
             )
         env = self._columns(env_ids)
         with self._changed:
-            self._wait(lambda: self._sizes[env].min() >= num_rows, timeout, f"dequeue() for {num_rows} rows")
+            self._wait(lambda: self._sizes[env].min() >= num_rows, timeout, f"dequeue() of {num_rows} rows")
             self._state, rows, _ = _dequeue(self._buffer, self._state, num_rows, None if env_ids is None else env)
             self._sizes[env] -= num_rows
             self._rows_changed()
@@ -146,7 +147,7 @@ class Shared:
     ) -> Sample:
         """Wait until `at_least` starts are stored, then draw a batch as `buffer.sample` does; consumes `key`.
 
-        A balanced sampler, which draws from every environment alike, also waits for a start in each.
+        With a balanced sampler, which draws from every environment, also wait for a start in each environment.
         """
         require_integer("sample", "batch_size", batch_size, 1)
         return self.update(
@@ -164,11 +165,11 @@ class Shared:
     ) -> Result:
         """Wait until `at_least` starts are stored, then call `change(state) -> (state, result)`; return the result.
 
-        This is how a learner runs a compiled program that samples, learns and updates priorities: no other thread
-        touches the state meanwhile, and the program may donate it. It must neither add nor remove rows.
+        A learner uses it to run a compiled program that samples, learns and updates priorities. No other thread uses
+        the state in the meantime, so the program may donate it. It must neither add nor remove rows.
         """
         with self._changed:
-            self._wait(lambda: self._count() >= at_least, timeout, f"{at_least} legal starts")
+            self._wait(lambda: self._count() >= at_least, timeout, f"a call that needs {at_least} legal starts")
             self._state, result = change(self._state)
         return result
 
@@ -190,26 +191,28 @@ class Shared:
             return jax.tree.map(jnp.copy, self._state)
 
     def stop(self) -> None:
-        """Make every `add`, `dequeue`, `sample` and `update`, waiting or yet to come, raise `Stopped`."""
+        """Make every `add`, `dequeue`, `sample` and `update` raise `Stopped`: those that wait and those that come."""
         with self._changed:
             self._is_stopped = True
+            self._num_stops += 1
             self._changed.notify_all()
 
     def revive(self) -> None:
-        """Go on after `stop`, with all that is stored."""
+        """Undo `stop`: calls work again, with all rows that are stored."""
         with self._changed:
             self._is_stopped = False
 
     def _wait(self, is_ready: Callable[[], bool], timeout: float | None, awaited: str, heeds_stop: bool = True) -> None:
-        """Wait with the lock held."""
+        """Wait until `is_ready()`. The caller holds the lock, which other threads get while this waits."""
+        num_stops = self._num_stops
 
-        def is_over() -> bool:
-            return (heeds_stop and self._is_stopped) or bool(is_ready())
+        def is_stopped() -> bool:
+            return heeds_stop and (self._is_stopped or self._num_stops > num_stops)
 
-        if not self._changed.wait_for(is_over, timeout):
-            raise TimeoutError(f"waited {timeout} seconds: {awaited}.")
-        if heeds_stop and self._is_stopped:
-            raise Stopped(f"stopped: {awaited}; `revive` goes on.")
+        if not self._changed.wait_for(lambda: is_stopped() or is_ready(), timeout):
+            raise TimeoutError(f"{awaited} waited {timeout} seconds.")
+        if is_stopped():
+            raise Stopped(f"{awaited} was stopped; after `revive` it can be called again.")
 
     def _rows_changed(self) -> None:
         self._num_starts = None
@@ -224,14 +227,14 @@ class Shared:
         return not self._keeps_all or self._sizes[env].max() + num_rows <= self._buffer.length
 
     def _count(self) -> int:
-        """Count the starts, once after every change of rows, because it waits for the device."""
+        """Count the starts. This waits for the device, so it is done only once after every change of rows."""
         if self._num_starts is None:
             self._num_starts = int(_count_starts(self._buffer, self._state))
         return self._num_starts
 
 
 def _owned(leaf: Any) -> jax.Array:
-    """Return an array that its giver may overwrite: JAX may read the memory of NumPy's later than one thinks."""
+    """Return a copy of an array of NumPy: JAX may still read its memory after the caller has overwritten it."""
     return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf, copy=True)
 
 

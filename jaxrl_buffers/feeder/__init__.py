@@ -1,13 +1,13 @@
-"""What a process that steps environments needs in order to hand rows to a learner in another process.
+"""`Feeder`: with it a process that steps environments hands rows to a learner in another process.
 
-It works with NumPy alone: no device of JAX is started where environments are stepped. The
-other end is `jaxrl_buffers.host.Intake`, which makes the shared memory and takes the rows out of it.
+It uses NumPy alone, so that no device of JAX is started where environments are stepped. The other end is
+`jaxrl_buffers.host.Intake`, which makes the shared memory and takes the rows out of it.
 
     feeder = Feeder(name)                 # `name` comes from `intake.names`
     feeder.add({"obs": ..., "action": ...})
 
-One piece of memory has one writer and one reader, and no lock: the writer fills a slot, and only then counts it. So a
-writer that is killed at any moment leaves nothing behind but a slot that was not counted, which the next one fills.
+One piece of memory has one writer and one reader, and no lock: the writer fills a slot, and only then counts it. A
+writer that is killed while it fills a slot has not counted it; the next writer fills that slot again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from jaxrl_buffers.feeder._lane import CLOSED, DONE, OPEN, Lane
 __all__ = ["Feeder", "Stopped"]
 
 PAUSE = 0.001  # seconds between two looks at the memory
-SECONDS_TO_SETTLE = 10.0  # that a reader may take for the last chunks
+SECONDS_TO_SETTLE = 10.0  # an intake that is being closed may take so long for the last chunks
 
 
 class Stopped(RuntimeError):
-    """The other side was stopped or closed, so what was asked for will not happen."""
+    """The buffer was stopped or closed, so the call cannot do what it is for."""
 
 
 class Feeder:
-    """Hands chunks of rows to an `Intake`; one process opens a name at a time.
+    """Hands chunks of rows to an `Intake`. Each process has a name of its own.
 
-    Who opens a name takes it over: whoever had it before gets an error from the next `add`, and the episodes that it
-    left open are closed. So the place of a process that died is taken by simply opening its name again.
+    To replace a process that died, open its name again. The episodes that it left open are then closed. If it is still
+    alive after all, its next `add` raises an error.
 
     Args:
         name: one of `intake.names`.
@@ -49,10 +49,13 @@ class Feeder:
         self._lane["owner"] = self._token
 
     def add(self, chunk: Any, timeout: float | None = None) -> None:
-        """Hand over a chunk; once this returns, the rows will be stored, also if this process dies.
+        """Hand over a chunk. Once this returns, the rows will be stored, even if this process dies.
 
-        Waits while all slots are full. Raises `Stopped` when the other side is stopped, closed or gone, and
-        `TimeoutError` after `timeout` seconds; the rows are not handed over then.
+        Wait while all slots are full.
+
+        Raises:
+            Stopped: if the buffer is stopped, or its process closed the intake or died. The rows were not handed over.
+            TimeoutError: after `timeout` seconds. The rows were not handed over.
 
         Args:
             chunk: leaves `[K, E, ...]` for this feeder's environments, as nested dicts or named tuples with the fields
@@ -68,7 +71,7 @@ class Feeder:
             self._require_taken(number)
 
     def close(self) -> None:
-        """Let go of the memory; what was handed over is not affected."""
+        """Close the memory. Chunks that were handed over are not affected."""
         self._lane.close()
 
     def __enter__(self) -> Feeder:
@@ -78,19 +81,19 @@ class Feeder:
         self.close()
 
     def _free_slot(self, timeout: float | None) -> int:
-        """Wait for a slot that may be filled; return the number of the chunk that goes there."""
+        """Wait for a free slot; return the number of the chunk that will fill it."""
         begin = time.monotonic()
         while True:
             self._require_ownership()
             if self._lane["state"] != OPEN:
-                raise Stopped("add() came after the intake was closed.")
+                raise Stopped("add() was called after the intake was closed.")
             if self._lane["is_stopped"]:
-                raise Stopped("add() came while the buffer is stopped; it may be revived.")
+                raise Stopped("add() was called while the buffer is stopped; it works again after `revive`.")
             number = self._lane["written"]
             if number - self._lane["taken"] < self._lane.num_slots:
                 return number
             if not _is_alive(self._lane["process"]):
-                raise Stopped("add() has nobody to hand rows to: the process of the intake is gone.")
+                raise Stopped("add() cannot hand over rows: the process of the intake has died.")
             if timeout is not None and time.monotonic() - begin >= timeout:
                 raise TimeoutError(f"add() waited {timeout} seconds for a free slot; the learner takes no rows.")
             time.sleep(PAUSE)
@@ -100,31 +103,40 @@ class Feeder:
             raise RuntimeError("add() found that another Feeder has opened this name; give every process its own.")
 
     def _require_taken(self, number: int) -> None:
-        """Find out whether a chunk was still taken by an intake that was being closed meanwhile."""
+        """Raise `Stopped` unless the intake took this chunk while it was being closed."""
         deadline = time.monotonic() + SECONDS_TO_SETTLE
         while self._lane["state"] != DONE and time.monotonic() < deadline and _is_alive(self._lane["process"]):
             time.sleep(PAUSE)
         if self._lane["taken"] <= number:
-            raise Stopped("add() came while the intake was closed; the rows were not taken.")
+            raise Stopped("add() was called while the intake was being closed; the rows were not taken.")
 
 
 def _is_alive(process: int) -> bool:
-    """Tell whether a process exists, where the system lets us ask; elsewhere timeouts must do."""
+    """Return whether a process runs; True on systems where this cannot be found out."""
     if os.name != "posix":
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it runs under another user
         return True
-    return True
+    return not _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    """Return whether a process has ended but still has its number, because its parent has not waited for it."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (OSError, IndexError):  # there is no such file on some systems
+        return False
 
 
 def _flat(chunk: Any, path: str = "") -> dict[str, np.ndarray]:
     """Return the leaves of nested dicts and tuples by name, such as `"obs/image"`."""
-    if hasattr(chunk, "_asdict"):
-        chunk = chunk._asdict()
+    if isinstance(chunk, tuple) and (names := getattr(type(chunk), "_fields", None)):
+        chunk = dict(zip(names, chunk, strict=True))
     elif isinstance(chunk, (tuple, list)):
         chunk = {str(number): part for number, part in enumerate(chunk)}
     if not isinstance(chunk, Mapping):

@@ -1,7 +1,7 @@
 """A piece of shared memory through which one process hands chunks of rows to another.
 
-It begins with whole numbers of 64 bits, each of which only one side writes, and a description of the rows in JSON. Then
-come the slots. Chunk number `i` lies in slot `i mod num_slots`; those from `taken` to `written` are waiting.
+It begins with whole numbers of 64 bits, and a description of the rows in JSON. Each number is written by one side only.
+Then come the slots. Chunk number `i` lies in slot `i mod num_slots`. The chunks `taken, ..., written - 1` are waiting.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-OPEN, CLOSING, CLOSED, DONE = range(4)  # `state`: rows are taken; no new ones; the last are taken; nothing is any more
+# The values of `state`. OPEN: chunks are taken. CLOSING: feeders must not begin a new one. CLOSED: a feeder that counts
+# a chunk from now on must see for itself whether it was taken. DONE: no chunk will be taken any more.
+OPEN, CLOSING, CLOSED, DONE = range(4)
 FORMAT = 1
-# Written by the intake: format, description (its bytes), state, is_stopped, taken, process. By the feeder: the others.
+# The intake writes the first six, of which `description` is its length in bytes. The feeder writes the last three.
 NUMBERS = ("format", "description", "state", "is_stopped", "taken", "process", "written", "owner", "generation")
 ALIGNMENT = 64
 _fence = threading.Lock()
@@ -34,7 +36,7 @@ class Leaf(NamedTuple):
 
 
 class Lane:
-    """Both ends' access to the memory; `lane["taken"]` and the like are its numbers.
+    """The memory as both sides see it; `lane["taken"]` reads or sets one of its numbers.
 
     Args:
         memory: the memory.
@@ -73,11 +75,11 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """By which another process can open it."""
+        """The name by which another process can open it."""
         return self._memory.name
 
     def __getitem__(self, name: str) -> int:
-        with _fence:  # a lock orders what this processor reads and writes, as far as Python can
+        with _fence:  # keeps the processor from moving reads and writes of slots past this one, as far as Python can
             return struct.unpack_from("q", _buffer(self._memory), 8 * NUMBERS.index(name))[0]
 
     def __setitem__(self, name: str, value: int) -> None:
@@ -85,7 +87,7 @@ class Lane:
             struct.pack_into("q", _buffer(self._memory), 8 * NUMBERS.index(name), value)
 
     def checked(self, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the leaves of a chunk in order; refuse others than were described."""
+        """Return the leaves of a chunk in order; refuse a chunk that differs from the description."""
         if {*given} != {leaf.name for leaf in self.leaves}:
             needed = ", ".join(leaf.name for leaf in self.leaves)
             raise ValueError(f"add() got a chunk with the leaves {', '.join(given)}; {needed} are needed.")
@@ -119,7 +121,7 @@ class Lane:
         return struct.unpack_from("q", _buffer(self._memory), self._place(number))[0]
 
     def close(self) -> None:
-        """Let go of the memory; who made it removes it. Another call does nothing."""
+        """Close the memory; the side that made it also removes it. Another call does nothing."""
         self._memory.close()
         if self._is_owner:
             self._is_owner = False
@@ -129,7 +131,7 @@ class Lane:
         return self._begin + number % self.num_slots * _slot_size(self.leaves, self.num_rows, self.num_envs)
 
     def _views(self, place: int, num_rows: int) -> list[np.ndarray]:
-        """Return arrays in a slot. They are not kept, because memory that has any cannot be closed."""
+        """Return arrays that lie in a slot. Do not keep them: memory to which arrays refer cannot be closed."""
         views = []
         place += ALIGNMENT
         for _, shape, dtype in self.leaves:
@@ -139,9 +141,9 @@ class Lane:
 
 
 def _attached(name: str) -> SharedMemory:
-    """Open shared memory without becoming responsible for it.
+    """Open shared memory without removing it when this process ends.
 
-    Before Python 3.13, a process that only opens shared memory would remove it when it ends (cpython issue 82300).
+    Before Python 3.13, a process that only opens shared memory would do that (cpython issue 82300).
     """
     if sys.version_info >= (3, 13):
         return SharedMemory(name, track=False)
@@ -166,6 +168,6 @@ def _slot_size(leaves: list[Leaf], num_rows: int, num_envs: int) -> int:
 
 
 def _buffer(memory: SharedMemory) -> memoryview:
-    """Return the bytes of the memory, which is open."""
+    """Return the bytes of the memory, which must be open."""
     assert memory.buf is not None
     return memory.buf

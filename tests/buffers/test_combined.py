@@ -186,7 +186,7 @@ def test_parameters_inside_a_mixture_have_names():
 @pytest.mark.parametrize(
     ("others", "ratios", "message"),
     [
-        ((jb.Uniform(),), (), "1 other samplers have 0 `ratios`"),
+        ((jb.Uniform(),), (), "got 1 `others` and 0 `ratios`"),
         ((jb.Uniform(), jb.Uniform()), (0.6, 0.6), "more than the batch"),
         ((jb.Uniform(),), (-0.1,), "at least 0 and at most 1"),
     ],

@@ -20,7 +20,7 @@ def test_classes(module, old, new):
 
 def test_configs():
     config = {"name": "Mix", "config": {"others": [{"name": "Newest", "config": {"num_starts": 3}}], "ratios": [0.5]}}
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match="is now called") as warned:
         built = jb.from_config(config)
     assert built == jb.Combined(others=(jb.LastN(3.0),), ratios=(0.5,))
     assert sorted(str(one.message).split("`")[1] for one in warned) == ["Mix", "Newest"]
