@@ -15,7 +15,7 @@ from support.helpers import leaves, rewards_chunk
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, MPO, SAC, Plan, Torso, environments, train
-from algorithms.training import loop, off_policy
+from algorithms.training import learning, loop, off_policy
 from algorithms.types import StepInfo
 
 ENV = environments.make("CartPole-v1")
@@ -181,7 +181,7 @@ def test_a_buffer_is_told_the_progress_and_the_returns():
         collector = loop.Collector(ENV.reset(key, 1), ())
         keys = loop.iteration_keys(key, plan)
         _, chunk, finished = loop.collect(AGENT, agent_state, ENV, collector, keys.act, keys.env)
-        return loop._learn(AGENT, Ruler(), agent_state, state, chunk, finished, keys, plan)[1], finished
+        return learning.learn(AGENT, Ruler(), agent_state, state, chunk, finished, keys, plan)[1], finished
 
     after, finished = learn(jax.random.key(3))
     assert after["added"] == 100
