@@ -55,7 +55,7 @@ def make(
         use_processes: step every environment of Gymnasium in a process of its own.
         **options: for the function.
     """
-    factory = functools.partial(_find(name), **options)
+    factory = _with_known_options(functools.partial(_find(name), **options))
     if "num_envs" in inspect.signature(factory).parameters:
         gymnasium.refuse_obs_dtype(name, obs_dtype)
         return gymnasium.from_vectors(lambda num_envs, **more: factory(num_envs=num_envs, **more), name)
@@ -74,6 +74,19 @@ def make(
     raise ValueError(
         f"{name} returned {env!r}; it must return an environment in the interface of gymnax, Brax or Gymnasium."
     )
+
+
+def _with_known_options(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is not given a `render_mode` unless it takes one."""
+    parameters = inspect.signature(factory).parameters.values()
+    if any(parameter.name == "render_mode" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return factory
+
+    @functools.wraps(factory)
+    def made(*arguments: Any, render_mode: str | None = None, **options: Any) -> Any:
+        return factory(*arguments, **options)
+
+    return made
 
 
 def is_own(name: str) -> bool:

@@ -15,6 +15,8 @@ from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs import _observations as observations
 from algorithms.runs import acting, export
 from algorithms.runs.build import build
+from algorithms.runs.episodes import Episodes, play
+from algorithms.runs.film import Filmed, record
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.watch import num_nonfinite
 from algorithms.training.loop import TrainState
@@ -108,6 +110,40 @@ class Policy:
             action = self.env.decode(action) if isinstance(self.env, HostEnvironment) else action
         return (action[0], _entry(carry, 0)) if is_one else (action, carry)
 
+    def evaluate(
+        self,
+        num_episodes: int = 100,
+        deterministic: bool = True,
+        key: jax.Array | int = 0,
+        max_steps: int | None = None,
+    ) -> Episodes:
+        """Play complete episodes; `.summary()` of what is returned says how good they are.
+
+        Args:
+            num_episodes: how many.
+            deterministic: False to explore as in training.
+            key: of what is random, a PRNG key or a number.
+            max_steps: where to give up on an episode, for environments without a time limit.
+        """
+        return play(self.agent, self.state, self.env, num_episodes, _as_key(key), deterministic, max_steps)
+
+    def film(
+        self,
+        path: str | os.PathLike[str],
+        deterministic: bool = True,
+        key: jax.Array | int = 0,
+        max_steps: int | None = None,
+    ) -> Filmed:
+        """Write a film of one episode, `.gif` or `.mp4`; no window is needed. Return its length and return.
+
+        Args:
+            path: the file.
+            deterministic: False to explore as in training.
+            key: of what is random, a PRNG key or a number.
+            max_steps: where the film ends if the episode has not.
+        """
+        return record(path, self.agent, self.state, self.env, _as_key(key), deterministic, max_steps)
+
     def export(self, path: str | os.PathLike[str], deterministic: bool = True) -> None:
         """Write the policy to a file that JAX alone can run, without this library; see `algorithms.runs.export`.
 
@@ -119,7 +155,7 @@ class Policy:
 
     def _drawn_key(self, key: jax.Array | int | None, leaves: list[Any]) -> jax.Array:
         if key is not None:
-            return key if isinstance(key, jax.Array) else jax.random.key(key)
+            return _as_key(key)
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             raise ValueError(
                 "policy(deterministic=False) needs a `key` inside of jit, or it would draw the same always."
@@ -176,6 +212,10 @@ def _check_carry(carry: PyTree, like: PyTree) -> None:
             f"got a carry of shapes {got[1:]} where {needed[1:]} are needed; begin with `policy.initial_carry()` for "
             "one observation, or `policy.initial_carry(num_envs)`, and hand on what `act` returns."
         )
+
+
+def _as_key(key: jax.Array | int) -> jax.Array:
+    return key if isinstance(key, jax.Array) else jax.random.key(key)
 
 
 def _entry(values: PyTree, index: int) -> PyTree:

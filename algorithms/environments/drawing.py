@@ -1,0 +1,153 @@
+"""Pictures of environments inside the compiled program, without a window.
+
+gymnax's own drawings serve for what is registered there, Brax's for what is Brax's. An environment of one's own is
+drawn by its method `render(state, params)`, which returns a picture `uint8[H, W, 3]` or something of matplotlib.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+import jax
+import numpy as np
+
+from algorithms.environments import _opengl as opengl
+from algorithms.environments.environment import Environment
+from algorithms.environments.masked import Masked
+from jaxrl_buffers.types import PyTree
+
+Draw = Callable[[PyTree], np.ndarray]  # of the state of one environment
+DEFAULT_FPS = 10  # of gymnax's own films
+HEIGHT, WIDTH = 240, 320  # of Brax's pictures
+QUIET = {
+    "MPLBACKEND": "Agg",
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "SDL_AUDIODRIVER": "dummy",
+    "SDL_VIDEODRIVER": "dummy",
+}
+
+
+@runtime_checkable
+class Named(Protocol):
+    """An environment of gymnax, which says what it is."""
+
+    name: str
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """An environment that draws itself."""
+
+    def render(self, state: Any, params: Any) -> Any:
+        """Return a picture `uint8[H, W, 3]`, or a figure, axes or an image of matplotlib."""
+        ...
+
+
+def drawer(env: Environment) -> tuple[Draw, int]:
+    """Return what draws the state of one environment, and how many such pictures make a second.
+
+    Raises:
+        ValueError: if there is no drawing of the environment, or something is missing for it.
+    """
+    inner = env.env.env if isinstance(env.env, Masked) else env.env
+    if type(inner).__module__ == "algorithms.environments.brax":
+        return _of_brax(inner, env), round(1 / float(inner.env.dt))
+    if isinstance(inner, Drawable):
+        return lambda state: _picture(inner.render(state, env.params), env.name), DEFAULT_FPS
+    return _of_gymnax(inner, env)
+
+
+def quiet() -> None:
+    """Let drawing libraries open no window, no sound and no banner, unless they are loaded already."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+def _of_brax(inner: Any, env: Environment) -> Draw:
+    from brax.envs.base import PipelineEnv
+    from brax.io import image
+
+    if not isinstance(inner.env, PipelineEnv):
+        raise _no_drawing(env)
+    system = inner.env.sys
+    with opengl.without_window(env.name):
+        image.render_array(system, [], HEIGHT, WIDTH)  # fails at once where nothing could be drawn
+    return lambda state: image.render_array(system, [state.inner.pipeline_state], HEIGHT, WIDTH)[0]
+
+
+def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
+    """Return a drawing of gymnax: by Gymnasium of its classic tasks, by matplotlib of MinAtar."""
+    if not isinstance(inner, Named):
+        raise _no_drawing(env)
+    if inner.name.endswith("-MinAtar"):
+        from gymnax.visualize import vis_minatar
+
+        def draw(state: Any) -> np.ndarray:
+            figure, axes = _figure()
+            vis_minatar.init_minatar(axes, inner, state, env.params)
+            return _picture(figure, env.name)
+
+        return draw, DEFAULT_FPS
+    from gymnax.visualize import vis_gym
+
+    if inner.name not in vis_gym.SUPPORTED_GYM_ENVS:
+        raise _no_drawing(env)
+    if importlib.util.find_spec("pygame") is None:
+        raise ValueError(f"{env.name} is drawn by pygame, which is not installed: pip install 'jaxrl-buffers[video]'.")
+    return _of_classic(inner.name, env.params, vis_gym)
+
+
+def _of_classic(name: str, params: Any, vis_gym: Any) -> tuple[Draw, int]:
+    """Return the drawing of a task that Gymnasium has under the same name."""
+    twin = gymnasium.make(name, render_mode="rgb_array")
+    twin.reset()
+    unwrapped: Any = twin.unwrapped
+    vis_gym.set_gym_params(unwrapped, name, params)
+
+    def draw(state: Any) -> np.ndarray:
+        unwrapped.state = vis_gym.get_gym_state(state, name)
+        if name == "Pendulum-v1":
+            unwrapped.last_u = np.asarray(state.last_u, np.float64)
+        return np.asarray(twin.render())
+
+    return draw, int(twin.metadata["render_fps"])
+
+
+def _no_drawing(env: Environment) -> ValueError:
+    return ValueError(
+        f"{env.name} cannot be drawn: there is no drawing of it in gymnax or Brax, and it has no method `render(state, "
+        "params)` that returns a picture."
+    )
+
+
+def _figure() -> tuple[Any, Any]:
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(3, 3), layout="tight")
+
+
+def _picture(value: Any, name: str) -> np.ndarray:
+    """Return what an environment has drawn as an array `uint8[H, W, 3]`."""
+    if isinstance(value, (np.ndarray, jax.Array)):
+        picture = np.asarray(value)
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:
+            raise ValueError(
+                f"the `render` of {name} returned {picture.dtype}{list(picture.shape)}; a picture is uint8[H, W, 3]."
+            )
+        return picture
+    import matplotlib.pyplot as plt
+    from matplotlib.artist import Artist
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    part = value[0] if isinstance(value, tuple) and value else value
+    figure: Any = part.get_figure() if isinstance(part, Artist) else None
+    if figure is None:
+        raise ValueError(f"the `render` of {name} returned {value!r}; it must return a picture uint8[H, W, 3].")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    plt.close(figure)
+    return np.array(canvas.buffer_rgba())[..., :3]
