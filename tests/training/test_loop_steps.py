@@ -14,7 +14,7 @@ import pytest
 import jaxrl_buffers as jb
 from algorithms import Discrete, Plan
 from algorithms.environments import EnvironmentState, Finished
-from algorithms.training import loop, off_policy, on_policy
+from algorithms.training import learning, loop, off_policy, on_policy
 from algorithms.types import StepInfo
 
 LENGTHS = jnp.array([3, 5])  # of the episodes of either environment
@@ -208,8 +208,8 @@ def test_the_buffer_observes_the_mean_return_of_the_episodes_that_ended(iterated
     np.testing.assert_array_equal(after.buffer.observed[0], first_three + 4)
     np.testing.assert_array_equal(after.buffer.observed[3], 6)
     finished = Finished(jnp.array([[True, False], [True, True]]), jnp.array([[1.0, 0], [2, 6]]), jnp.zeros((2, 2)))
-    assert loop._mean_return(finished) == 3
-    assert np.isnan(loop._mean_return(jax.tree.map(jnp.zeros_like, finished)))
+    assert learning._mean_return(finished) == 3
+    assert np.isnan(learning._mean_return(jax.tree.map(jnp.zeros_like, finished)))
 
 
 def test_metrics_are_means_over_updates(iterated):
