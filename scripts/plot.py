@@ -4,6 +4,11 @@
 
 writes curve.png, priorities.png and ages.png there; the latter two show the replay buffer of the last checkpoint, of
 a mixture the first one.
+
+    python scripts/plot.py runs/one_step runs/three_steps --out compare.png
+
+draws the learning curves of several runs over each other instead, named by the settings in which they differ. How the
+file's name ends decides about its format: .png, .pdf, .svg.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from pathlib import Path
 
 import jax
 
-from algorithms.runs import plotting, run
+from algorithms.runs import comparing, plotting, run
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 from jaxrl_buffers import Mixture, ReplayBuffer
@@ -27,13 +32,24 @@ def main(arguments: list[str]) -> int:
         prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run.")
+    parser.add_argument("--out", type=Path, help="One picture with the learning curves of all runs, and no others.")
+    given = parser.parse_args(arguments)
     try:
-        for path in parser.parse_args(arguments).runs:
+        if given.out is not None:
+            _draw_together(given.runs, given.out)
+            return 0
+        for path in given.runs:
             _draw(RunFolder(path))
     except (ValueError, OSError) as error:
         print(f"plot.py: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _draw_together(paths: list[Path], out: Path) -> None:
+    found = comparing.compare(paths)
+    plotting.draw_curves([(one.label, one.steps, one.returns) for one in found.runs], found.title, out)
+    print(out)
 
 
 def _draw(folder: RunFolder) -> None:

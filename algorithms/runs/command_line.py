@@ -180,7 +180,7 @@ def _sampler_names(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
     """Return options that were given as words as the values that settings hold."""
     values: dict[str, Any] = {}
-    for name, words in _flat(flags).items():
+    for name, words in flat(flags).items():
         *path, last = name.split(".")
         positive = ".".join([*path, last.removeprefix("no_")])
         is_negated = name not in options and positive in options and options[positive].kind is bool
@@ -195,15 +195,15 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
     return values
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return nested options by their names on the command line; the name of a sampler is that of its setting."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{name}.")
+            found |= flat(value, f"{before}{name}.")
         else:
-            flat[before.removesuffix(".") if before and name == "name" else f"{before}{name}"] = value
-    return flat
+            found[before.removesuffix(".") if before and name == "name" else f"{before}{name}"] = value
+    return found
 
 
 def _nearest(name: str, options: Mapping[str, Option]) -> str:

@@ -15,6 +15,9 @@ from jaxrl_buffers import _statistics as statistics
 from jaxrl_buffers.replay import ReplayState
 from jaxrl_buffers.storage import ring
 
+# Colors that people with any kind of color vision can tell apart (Okabe and Ito); black and yellow are left out.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+
 
 def mean_and_band(values: np.ndarray, confidence: float = 0.95, num_resamples: int = 2_000) -> tuple[np.ndarray, ...]:
     """Return the mean over seeds of `[X, S]`, and the bounds of its bootstrap confidence interval, each `[X]`."""
@@ -43,6 +46,26 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
     axes.set(title=title, xlabel="environment steps", ylabel="return of deterministic episodes")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def draw_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], title: str, path: str | os.PathLike[str]) -> None:
+    """Draw the returns of several runs over each other, mean and 95 % confidence band over seeds.
+
+    Args:
+        curves: of each run its name, the steps `[X]` of its evaluations, and returns `[X, S]` of its seeds.
+        title: above the picture.
+        path: of the picture; how its name ends decides about the format.
+    """
+    figure, axes = _picture()
+    for index, (label, steps, returns) in enumerate(curves):
+        mean, low, high = mean_and_band(returns)
+        color, style = COLORS[index % len(COLORS)], ("-", "--", ":")[index // len(COLORS) % 3]
+        axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(steps, mean, style, color=color, marker=".", label=label)
+    axes.set(title=title, xlabel="environment steps", ylabel="return, mean and 95 % band over seeds")
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path, dpi=150)
 
 

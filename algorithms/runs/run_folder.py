@@ -218,6 +218,20 @@ class RunFolder:
         """Write the result."""
         durable.write_text(self._result, json.dumps(_plain(result), indent=2) + "\n")
 
+    def result(self) -> dict[str, Any] | None:
+        """Return the result; None before there is one."""
+        if not self._result.exists():
+            return None
+        try:
+            result = dict(require_keys("result", parse_json(read_text(self._result))))
+            if type(result.get("steps")) is not int or type(result.get("episodes")) is not int:
+                raise ValueError("it has no steps or no episodes")
+            if not _are_numbers(result.get("return_of_seeds")):
+                raise ValueError("it has no returns of seeds")
+        except ValueError as error:
+            raise ValueError(f"{self._result} does not hold the result of a run: {error}.") from None
+        return result
+
     def draw_curve(self) -> None:
         """Draw the learning curve of the evaluations so far; without matplotlib there is none."""
         if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):

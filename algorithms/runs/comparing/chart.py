@@ -1,0 +1,161 @@
+"""Learning curves and intervals as SVG, which browsers draw without any script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+import numpy as np
+
+from algorithms.runs.comparing.comparison import Comparison
+from algorithms.runs.plotting import COLORS, mean_and_band
+
+DASHES = ("", "7 4", "2 3")  # from the seventh run on, colors come again with other lines
+MOST_DOTS = 60  # of a curve; more would hide it
+
+
+def look(index: int) -> tuple[str, str]:
+    """Return the color and the dashes of the run with this number."""
+    return COLORS[index % len(COLORS)], DASHES[index // len(COLORS) % len(DASHES)]
+
+
+class Frame:
+    """The place of a chart on its picture: values to coordinates, grid and ticks.
+
+    Args:
+        width: of the picture.
+        height: of the picture.
+        across: least and largest value of the horizontal axis.
+        up: least and largest value of the vertical axis.
+    """
+
+    left, right, top, bottom = 52, 18, 26, 44  # margins, for what is written there
+
+    def __init__(self, width: int, height: int, across: tuple[float, float], up: tuple[float, float]):
+        self.width, self.height = width, height
+        self._x = _scale(across, self.left, width - self.right)
+        self._y = _scale(up, height - self.bottom, self.top)
+        self._across, self._up = across, up
+
+    def points(self, steps: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
+        """Return the coordinates of values that are finite."""
+        return [(self._x(x), self._y(y)) for x, y in zip(steps, values, strict=True) if np.isfinite(y)]
+
+    def grid(self) -> str:
+        """Return lines and ticks, and what the axes are."""
+        parts = []
+        right, floor = self.width - self.right, self.height - self.bottom
+        for value in _ticks(*self._up, 6):
+            y = self._y(value)
+            parts.append(f'<line class="grid" x1="{self.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="{self.left - 8}" y="{y + 4:.1f}" text-anchor="end">{spelled(value)}</text>')
+        for value in _ticks(*self._across, 8 if self.width > 500 else 4):
+            x = self._x(value)
+            parts.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 5}"/>')
+            parts.append(f'<text x="{x:.1f}" y="{floor + 19}" text-anchor="middle">{spelled(value)}</text>')
+        parts.append(f'<line class="axis" x1="{self.left}" x2="{right}" y1="{floor}" y2="{floor}"/>')
+        middle = (self.left + right) / 2
+        parts.append(f'<text class="what" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">steps</text>')
+        parts.append(f'<text class="what" x="{self.left - 8}" y="12" text-anchor="end">return</text>')
+        return "".join(parts)
+
+
+def curves(comparison: Comparison, width: int, height: int) -> str:
+    """Return the returns of all runs over steps, each as its mean over seeds with the confidence band of that mean."""
+    bands = [mean_and_band(run.returns) for run in comparison.runs]
+    finite = np.concatenate([np.ravel(one)[np.isfinite(np.ravel(one))] for one in bands])
+    steps = np.concatenate([run.steps for run in comparison.runs])
+    up = _with_room(finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    frame = Frame(width, height, (min(0, steps.min()), steps.max()), up)
+    drawn = [
+        _curve(frame, index, run.label, run.steps, band)
+        for index, (run, band) in enumerate(zip(comparison.runs, bands, strict=True))
+    ]
+    areas, lines = ("".join(parts) for parts in zip(*drawn, strict=True))
+    name = escape(f"Returns over steps of {', '.join(run.label for run in comparison.runs)}")
+    return (
+        f'<svg class="curves" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">'
+        f"{frame.grid()}{areas}{lines}</svg>"
+    )
+
+
+def _curve(frame: Frame, index: int, label: str, steps: np.ndarray, band: tuple[np.ndarray, ...]) -> tuple[str, str]:
+    """Return the band of a run, and its line with dots that tell their values."""
+    center, low, high = band
+    color, dashes = look(index)
+    area = [*frame.points(steps, low), *reversed(frame.points(steps, high))]
+    line = frame.points(steps, center)
+    path = f'<path class="line" d="{_path(line)}" stroke="{color}" stroke-dasharray="{dashes}"/>'
+    dots = []
+    told = [(step, value) for step, value in zip(steps, center, strict=True) if np.isfinite(value)]
+    if len(told) <= MOST_DOTS:
+        for (x, y), (step, value) in zip(line, told, strict=True):
+            tip = escape(f"{label}: {value:,.1f} after {step:,} steps")
+            dots.append(
+                f'<g><title>{tip}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{color}"/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="transparent"/></g>'
+            )
+    return f'<path class="band" d="{_path(area)}Z" fill="{color}"/>' if area else "", path + "".join(dots)
+
+
+def interval(comparison: Comparison, index: int, width: int = 210, height: int = 30) -> str:
+    """Return the seeds of a run as strokes, and the interquartile mean with its interval, on a scale of all runs."""
+    run = comparison.runs[index]
+    x = _scale(span(comparison), 8, width - 8)
+    color, middle = look(index)[0], height / 2
+    strokes = "".join(
+        f'<line class="seed" x1="{x(score):.1f}" x2="{x(score):.1f}" y1="5" y2="{height - 5}" stroke="{color}"/>'
+        for score in run.scores.of_seeds
+    )
+    found, bar = run.interquartile_mean, ""
+    if found.low is not None and found.high is not None:
+        ends = f'x1="{x(found.low):.1f}" x2="{x(found.high):.1f}"'
+        bar = f'<line class="interval" {ends} y1="{middle}" y2="{middle}" stroke="{color}"/>'
+    dot = f'<circle class="center" cx="{x(found.value):.1f}" cy="{middle}" r="5" fill="{color}"/>'
+    name = escape(f"{run.label}: {found.spelled(1)}")
+    return (
+        f'<svg class="interval" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{name}"><title>{name}</title>{strokes}{bar}{dot}</svg>'
+    )
+
+
+def span(comparison: Comparison) -> tuple[float, float]:
+    """Return the least and the largest score of any seed, apart at least a little."""
+    scores = np.concatenate([run.scores.of_seeds for run in comparison.runs])
+    low, high = float(scores.min()), float(scores.max())
+    return (low, high) if high > low else (low - 1, high + 1)
+
+
+def spelled(value: float) -> str:
+    """Return a number in few characters.
+
+    Example:
+        >>> spelled(2_500), spelled(1_500_000), spelled(0.25), spelled(-1_200)
+        ('2.5k', '1.5M', '0.25', '-1.2k')
+    """
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    from matplotlib.ticker import MaxNLocator
+
+    values = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    return [float(value) for value in values if low <= value <= high]
+
+
+def _with_room(low: float, high: float) -> tuple[float, float]:
+    room = 0.04 * (high - low) or 1.0
+    return float(low - room), float(high + room)
+
+
+def _scale(values: tuple[float, float], begin: float, end: float) -> Callable[[float], float]:
+    low, high = values
+    size = (end - begin) / ((high - low) or 1)
+    return lambda value: begin + (value - low) * size
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "".join(f"{'L' if index else 'M'}{x:.1f} {y:.1f}" for index, (x, y) in enumerate(points))

@@ -1,0 +1,141 @@
+"""Runs side by side: their returns while training, the scores of their seeds, and what those say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from algorithms.runs.comparing import labels
+from algorithms.runs.comparing.estimates import Estimate, interquartile_mean, mean, probability_of_improvement
+from algorithms.runs.run_folder import RunFolder
+
+
+class Scores(NamedTuple):
+    """The mean return of each seed, by which a run is judged."""
+
+    of_seeds: np.ndarray  # float64[S]
+    steps: int  # environment steps of each seed before the evaluation
+    episodes: int  # of each seed in the evaluation
+
+
+class ComparedRun(NamedTuple):
+    """One of the runs that are compared."""
+
+    label: str  # what tells it from the others
+    folder: RunFolder
+    steps: np.ndarray  # int64[X], of the evaluations while training
+    returns: np.ndarray  # float64[X, S], means over episodes; NaN where one is not finite
+    scores: Scores
+    mean: Estimate
+    interquartile_mean: Estimate
+    improvement: Estimate | None  # the probability of being better than the first run, which has none
+
+
+class Comparison(NamedTuple):
+    """Runs of one environment, side by side."""
+
+    environment: str
+    algorithms: tuple[str, ...]  # each once
+    runs: tuple[ComparedRun, ...]
+    differences: dict[str, list[str | None]]  # settings that are not the same in all runs, with the value of each
+
+    @property
+    def title(self) -> str:
+        """What was trained."""
+        return f"{', '.join(self.algorithms)} on {self.environment}"
+
+    @property
+    def basis(self) -> str:
+        """Which episodes the scores come from."""
+        steps = sorted({run.scores.steps for run in self.runs})
+        after = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+        episodes = " or ".join(map(str, sorted({run.scores.episodes for run in self.runs})))
+        return f"deterministic evaluation after {after} steps, {episodes} episodes a seed"
+
+
+def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
+    """Return what is known of runs of the same environment.
+
+    Each seed's score is its mean return in the last evaluation of the run, after all training. If the runs have made
+    different numbers of steps, it is that in the last evaluation which lies within the steps that all of them made.
+
+    Args:
+        folders: of the runs; the first one is what the others are compared with.
+
+    Raises:
+        ValueError: when the runs do not compare: one has not been evaluated yet, their environments differ ...
+    """
+    opened = [RunFolder(folder) for folder in folders]
+    _require_different(opened)
+    settings = [folder.settings() for folder in opened]
+    environments = list(dict.fromkeys(one.environment for one in settings))
+    if len(environments) > 1:
+        others = next(
+            folder.path for folder, one in zip(opened, settings, strict=True) if one.environment != environments[0]
+        )
+        raise ValueError(
+            f"{opened[0].path} was trained on {environments[0]} and {others} on {environments[1]}; compare runs of the "
+            "same environment."
+        )
+    curves = [_curve(folder) for folder in opened]
+    scores = _scores(opened, curves)
+    flat = [labels.named(one) for one in settings]
+    names = labels.labels(flat, [str(folder.path) for folder in opened])
+    runs = [
+        ComparedRun(
+            *(label, folder, *curve, score),
+            mean(score.of_seeds),
+            interquartile_mean(score.of_seeds),
+            probability_of_improvement(score.of_seeds, scores[0].of_seeds) if index else None,
+        )
+        for index, (label, folder, curve, score) in enumerate(zip(names, opened, curves, scores, strict=True))
+    ]
+    algorithms = tuple(dict.fromkeys(one.algorithm for one in settings))
+    return Comparison(environments[0], algorithms, tuple(runs), labels.differences(flat))
+
+
+def _require_different(folders: Sequence[RunFolder]) -> None:
+    if not folders:
+        raise ValueError("there is nothing to compare; name the folders of runs.")
+    seen: dict[str, RunFolder] = {}
+    for folder in folders:
+        place = os.path.realpath(folder.path)
+        if place in seen:
+            raise ValueError(f"{folder.path} is given twice; name every run once.")
+        seen[place] = folder
+
+
+def _curve(folder: RunFolder) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps `[X]` of a run's evaluations, and the mean returns `[X, S]` of its seeds."""
+    metrics = folder.metrics()
+    if not metrics:
+        raise ValueError(f"{folder.path} has no evaluation yet; wait for its first one, or leave it out.")
+    steps = np.array([line["steps"] for line in metrics])
+    return steps, np.array([np.mean(np.array(line["returns"], np.float64), axis=1) for line in metrics])
+
+
+def _scores(folders: Sequence[RunFolder], curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Scores]:
+    common = min(int(steps[-1]) for steps, _ in curves)
+    results = [result for folder in folders if (result := folder.result()) is not None]
+    if len(results) == len(folders) and all(common <= one["steps"] == results[0]["steps"] for one in results):
+        scores = [Scores(np.array(one["return_of_seeds"], float), one["steps"], one["episodes"]) for one in results]
+    else:
+        scores = [_scores_within(common, folder, *curve) for folder, curve in zip(folders, curves, strict=True)]
+    for folder, one in zip(folders, scores, strict=True):
+        if not np.all(np.isfinite(one.of_seeds)):
+            raise ValueError(f"{folder.path} has returns that are not finite after {one.steps:,} steps; leave it out.")
+    return scores
+
+
+def _scores_within(common: int, folder: RunFolder, steps: np.ndarray, returns: np.ndarray) -> Scores:
+    within = np.flatnonzero(steps <= common)
+    if not within.size:
+        raise ValueError(
+            f"{folder.path} has its first evaluation after {steps[0]:,} steps, and another run ends at {common:,}; "
+            "let that one go on, or leave it out."
+        )
+    last = within[-1]
+    return Scores(returns[last], int(steps[last]), len(folder.metrics()[last]["returns"][0]))

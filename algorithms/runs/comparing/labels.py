@@ -1,0 +1,67 @@
+"""Names for runs: what differs in their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from algorithms.runs.command_line import flat
+from algorithms.runs.settings import Settings
+
+# Settings that say how much was done and looked at, not how. They tell runs apart only if nothing else does.
+AMOUNTS = ("seed", "num_seeds", "total_steps", "test_every", "num_test_episodes", "on_nan")
+MOST_PARTS = 4  # of a label, as long as that tells runs apart
+
+
+def named(settings: Settings) -> dict[str, str]:
+    """Return settings as words, by the names that options have on the command line.
+
+    Example:
+        >>> from algorithms import Plan
+        >>> named(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000), sampler={"name": "recent"}))["sampler"]
+        'recent'
+    """
+    return {name.removeprefix("plan."): _spelled(value) for name, value in flat(settings.to_dict()).items()}
+
+
+def differences(runs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
+    """Return the settings that are not the same in all runs, with the value that each has, or None."""
+    names = dict.fromkeys(name for run in runs for name in run)
+    values = {name: [run.get(name) for run in runs] for name in names}
+    return {name: of_runs for name, of_runs in values.items() if len({*of_runs}) > 1}
+
+
+def labels(runs: Sequence[Mapping[str, str]], folders: Sequence[str]) -> list[str]:
+    """Return a name for each run that no other has: the settings in which they differ, or else the folders.
+
+    Of the settings that differ, those come first which all runs have; others, such as the options of one sampler, only
+    if runs cannot be told apart without them.
+
+    Example:
+        >>> labels([{"n_step": "1", "seed": "0"}, {"n_step": "3", "seed": "1"}], ["a", "b"])
+        ['n_step=1', 'n_step=3']
+        >>> labels([{"n_step": "1"}, {"n_step": "1"}], ["a", "b"])
+        ['a', 'b']
+    """
+    different = differences(runs)
+    shared = [name for name, values in different.items() if name not in AMOUNTS and None not in values]
+    others = [name for name in different if name not in AMOUNTS and name not in shared]
+    amounts = [name for name in different if name in AMOUNTS]
+    for names in (["algorithm"], shared[:MOST_PARTS], shared, [*shared, *others], [*shared, *others, *amounts]):
+        found = [_label(run, [name for name in names if name in different]) for run in runs]
+        if len({*found}) == len(runs) > 1:
+            return found
+    return list(folders)
+
+
+def _label(run: Mapping[str, str], names: Sequence[str]) -> str:
+    parts = [run[name] if name == "algorithm" else f"{name}={run[name]}" for name in names if name in run]
+    return ", ".join(parts)
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "x".join(map(_spelled, value))
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

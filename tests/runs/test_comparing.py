@@ -1,0 +1,332 @@
+"""Runs side by side: their names, what is said about their scores, the picture and the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import runpy
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support.browser import BROWSER, count_pixels, screenshot
+
+from algorithms import Plan
+from algorithms.runs.build import complete
+from algorithms.runs.comparing import compare, estimates, labels, write_page
+from algorithms.runs.plotting import COLORS
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+PLAN = Plan(total_steps=300, start_steps=100, update_every=50, test_every=50)
+SETTINGS = complete(Settings("ddqn", "CartPole-v1", PLAN))
+
+
+def make_run(path, level, settings=SETTINGS, seeds=4, steps=(100, 200, 300), final=True):
+    """Write a run whose seeds reach `level`, `level + 1` ... in the end, and half of it in the middle."""
+    settings = dataclasses.replace(settings, num_seeds=seeds)
+    folder = RunFolder(path)
+    folder.create(settings)
+    for step in steps:
+        scores = [(level + seed) * step / 300 for seed in range(seeds)]
+        folder.append({"steps": step, "seconds": 1.0, "returns": [[score - 1, score + 1] for score in scores]})
+    if final:
+        of_seeds = [level + 0.5 + seed for seed in range(seeds)]
+        folder.finish({"steps": steps[-1], "episodes": 7, "return_of_seeds": of_seeds})
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two runs that differ in one setting."""
+    one = make_run(tmp_path / "one", 20.0)
+    three = make_run(tmp_path / "three", 60.0, dataclasses.replace(SETTINGS, n_step=3))
+    return [one.path, three.path]
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    return {name: runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"] for name in ("compare", "plot")}
+
+
+def test_runs_are_named_by_what_differs(pair):
+    found = compare(pair)
+    assert [run.label for run in found.runs] == ["n_step=1", "n_step=3"]
+    assert found.differences == {"n_step": ["1", "3"]}
+    assert found.title == "ddqn on CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{}, {"seed": 1}], ["seed=0", "seed=1"]),
+        ([{}, {"seed": 1, "gamma": 0.9}], ["gamma=0.99", "gamma=0.9"]),
+        ([{}, {"hidden_sizes": (8, 8)}], ["hidden_sizes=64x64", "hidden_sizes=8x8"]),
+        ([{}, {"normalize": True}], ["normalize=false", "normalize=true"]),
+        ([{}, {"sampler": {"name": "prioritized"}}], ["sampler=uniform", "sampler=prioritized"]),
+        (
+            [{"sampler": {"name": "prioritized"}}, {"sampler": {"name": "prioritized", "alpha": 0.2}}],
+            ["sampler.alpha=0.6", "sampler.alpha=0.2"],
+        ),
+        ([{}, {"n_step": 3}, {"n_step": 3, "seed": 1}], ["n_step=1, seed=0", "n_step=3, seed=0", "n_step=3, seed=1"]),
+        (
+            [{"agent": {"learning_rate": 1e-4}}, {"agent": {"learning_rate": 3e-5}}],
+            ["agent.learning_rate=0.0001", "agent.learning_rate=3e-05"],
+        ),
+        ([{}, {}], ["folder 0", "folder 1"]),
+        ([{}], ["folder 0"]),
+    ],
+)
+def test_labels(changes, expected):
+    settings = [labels.named(complete(dataclasses.replace(SETTINGS, **{"agent": {}, **one}))) for one in changes]
+    folders = [f"folder {number}" for number in range(len(changes))]
+    assert labels.labels(settings, folders) == expected
+
+
+def test_another_algorithm_is_its_own_name():
+    others = complete(Settings("mpo", "CartPole-v1", PLAN, n_step=3))
+    assert labels.labels([labels.named(one) for one in (SETTINGS, others)], ["a", "b"]) == ["ddqn", "mpo"]
+
+
+def test_labels_stay_short():
+    names = [f"option{number}" for number in range(9)]
+    found = labels.labels([dict.fromkeys(names, value) for value in ("1", "2")], ["a", "b"])
+    assert found[0] == "option0=1, option1=1, option2=1, option3=1"
+
+
+SCORES = np.array([3.0, 1.0, 10.0, 4.0, 7.0, 5.0, 2.0, 100.0])
+
+
+def test_estimates_are_what_they_say():
+    """By slow and obvious definitions."""
+    assert estimates.mean(SCORES).value == SCORES.mean()
+    assert estimates.interquartile_mean(SCORES).value == np.sort(SCORES)[2:6].mean()
+    others = np.array([3.0, 6.0, 2.0])
+    wins = [(one > two) + 0.5 * (one == two) for one, two in itertools.product(SCORES, others)]
+    assert estimates.probability_of_improvement(SCORES, others).value == pytest.approx(np.mean(wins))
+
+
+def test_intervals_are_quantiles_over_all_resamples():
+    """Four seeds can be drawn in 256 ways."""
+    scores, others = np.array([1.0, 2.0, 4.0, 9.0]), np.array([0.0, 3.0, 5.0])
+    means = [np.mean(drawn) for drawn in itertools.product(scores, repeat=4)]
+    found = estimates.mean(scores)
+    assert (found.low, found.high) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.26)
+    middles = [np.mean(sorted(drawn)[1:3]) for drawn in itertools.product(scores, repeat=4)]
+    found = estimates.interquartile_mean(scores)
+    assert (found.low, found.high) == pytest.approx(np.quantile(middles, [0.025, 0.975]), abs=0.26)
+    wins = [
+        np.mean([(one > two) + 0.5 * (one == two) for one, two in itertools.product(drawn, against)])
+        for drawn in itertools.product(scores, repeat=4)
+        for against in itertools.product(others, repeat=3)
+    ]
+    found = estimates.probability_of_improvement(scores, others)
+    assert (found.low, found.high) == pytest.approx(np.quantile(wins, [0.025, 0.975]), abs=0.05)
+
+
+def test_estimates_of_few_and_equal_seeds():
+    assert estimates.mean(np.array([3.0])) == (3.0, None, None)
+    assert estimates.probability_of_improvement(np.array([3.0]), np.array([1.0, 2.0])) == (1.0, None, None)
+    assert estimates.interquartile_mean(np.full(5, 2.0)) == (2.0, 2.0, 2.0)
+    assert estimates.probability_of_improvement(np.full(5, 2.0), np.full(4, 2.0)) == (0.5, 0.5, 0.5)
+
+
+def test_finished_runs_are_judged_by_their_last_evaluation(pair):
+    found = compare(pair)
+    assert [run.scores.steps for run in found.runs] == [300, 300]
+    np.testing.assert_array_equal(found.runs[0].scores.of_seeds, [20.5, 21.5, 22.5, 23.5])
+    assert found.basis == "deterministic evaluation after 300 steps, 7 episodes a seed"
+    assert found.runs[0].improvement is None
+    assert found.runs[1].improvement.value == 1.0
+    np.testing.assert_array_equal(found.runs[0].steps, [100, 200, 300])
+    np.testing.assert_allclose(found.runs[0].returns[2], [20, 21, 22, 23])
+
+
+def test_runs_of_other_lengths_are_judged_where_the_shortest_ends(pair, tmp_path):
+    """A run that goes on after its result was written is judged by its evaluations, too."""
+    short = make_run(tmp_path / "short", 30.0, dataclasses.replace(SETTINGS, n_step=2), steps=(150, 250))
+    found = compare([*pair, short.path])
+    assert [run.scores.steps for run in found.runs] == [200, 200, 250]
+    np.testing.assert_allclose(found.runs[0].scores.of_seeds, np.array([20, 21, 22, 23]) * 200 / 300, rtol=1e-5)
+    assert found.basis == "deterministic evaluation after 200 to 250 steps, 2 episodes a seed"
+
+
+def test_what_does_not_compare(pair, tmp_path, scripts, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = str(pair[0])
+    make_run("acrobot", 1.0, dataclasses.replace(SETTINGS, environment="Acrobot-v1"))
+    RunFolder("new").create(SETTINGS)
+    make_run("late", 1.0, steps=(400,), final=False)
+    make_run("diverged", float("nan"))
+    for name, file, text in (
+        ("cut", "metrics.jsonl", "{broken}\n{}\n"),
+        ("result", "result.json", "[1]"),
+        ("half", "result.json", '{"steps": 300, "episodes": 2}'),
+        ("config", "config.json", "{}"),
+    ):
+        make_run(name, 1.0)
+        Path(name, file).write_text(text)
+    for others, message in {
+        ("acrobot",): "was trained on CartPole-v1 and acrobot on Acrobot-v1; compare runs of the same environment",
+        ("new",): "new has no evaluation yet",
+        ("late",): "late has its first evaluation after 400 steps, and another run ends at 300",
+        ("diverged",): "diverged has returns that are not finite after 300 steps",
+        ("cut",): "metrics.jsonl does not hold the metrics of a run",
+        ("result",): "result.json does not hold the result of a run",
+        ("half",): "it has no returns of seeds",
+        ("config",): "config.json does not hold the settings of a run",
+        ("nowhere",): "nowhere is no run folder",
+        (one + "/",): "is given twice; name every run once",
+    }.items():
+        for main in scripts.values():
+            assert main([one, *others, "--out", "out.png"]) == 2
+            text = capsys.readouterr()
+            assert message in text.err
+            assert len(text.err.splitlines()) == 1
+            assert text.out == ""
+    assert not Path("out.png").exists()
+
+
+def test_a_file_that_cannot_be_written(pair, scripts, capsys):
+    for main in scripts.values():
+        assert main([*map(str, pair), "--out", "/nowhere/at/all.png"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_table(pair, tmp_path, scripts, capsys):
+    assert scripts["compare"]([*map(str, pair), "--out", str(tmp_path / "page.html")]) == 0
+    out = capsys.readouterr().out
+    lines = [re.split(r"\s*│\s*", line)[1:-1] for line in out.splitlines() if line.startswith("│")]
+    found = compare(pair).runs
+    assert lines == [
+        ["n_step=1", "4", found[0].mean.spelled(1), found[0].interquartile_mean.spelled(1), ""],
+        ["n_step=3", "4", found[1].mean.spelled(1), found[1].interquartile_mean.spelled(1), "1.00 [1.00, 1.00]"],
+    ]
+    assert "22.0 [" in lines[0][3]
+    assert "better than n_step=1" in out
+    assert out.splitlines()[-1] == str(tmp_path / "page.html")
+
+
+def test_curves_are_drawn_over_each_other(pair, tmp_path, scripts, capsys):
+    from matplotlib.image import imread
+
+    assert scripts["plot"]([*map(str, pair), "--out", str(tmp_path / "compare.png")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "compare.png")]
+    pixels = imread(tmp_path / "compare.png")[..., :3]
+    places = []
+    for color in COLORS[:2]:
+        assert count_pixels(pixels, color) > 300
+        wanted = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+        rows, columns = np.nonzero(np.all(np.abs(pixels - wanted) < 0.5 / 255, axis=-1))
+        places.append(rows[columns > columns.mean()].min())
+    assert places[0] > places[1]  # the better run is above
+    assert count_pixels(pixels, COLORS[2]) == 0
+    assert not (pair[0] / "priorities.png").exists()
+
+
+class Structure(HTMLParser):
+    """What is in a page: elements, attributes that point elsewhere, text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.links, self.text = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_is_whole_and_needs_nothing_else(pair, tmp_path):
+    page = tmp_path / "page.html"
+    found = compare(pair)
+    write_page(found, page)
+    text = page.read_text(encoding="utf-8")
+    structure = Structure(text)
+    assert structure.open == []
+    assert structure.links == []
+    assert not {"script", "link", "img", "iframe"} & {*structure.tags}
+    assert not re.search(r"url\(|@import|https?://", text)
+    for part in ("ddqn on CartPole-v1", "n_step=1", "n_step=3", "after 300 steps, 7 episodes", "1.00", str(pair[0])):
+        assert part in structure.text
+    for run in found.runs:
+        assert run.interquartile_mean.spelled(1).replace(" ", "", 1) in structure.text
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    wide = next(ElementTree.fromstring(one) for one in pictures if 'class="curves"' in one)
+    lines = [path for path in wide.iter("path") if path.get("class") == "line"]
+    assert [path.get("stroke") for path in lines] == [*COLORS[:2]]
+    ends = []
+    for path in lines:
+        points = np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d")), float)
+        assert points.shape == (3, 2)
+        assert np.all(np.diff(points[:, 0]) > 0)
+        assert np.all(np.diff(points[:, 1]) < 0)  # returns grow, and coordinates count from above
+        ends.append(points[-1, 1])
+    assert ends[0] > ends[1]
+    tips = [title.text for title in wide.iter("title")]
+    assert tips[2] == "n_step=1: 21.5 after 300 steps"
+
+
+def test_names_are_only_text(tmp_path):
+    """Nothing that stands in a folder's name becomes a part of the page."""
+    folders = [make_run(tmp_path / name, 1.0).path for name in ("<b>a & b</b>", '"quoted"')]
+    write_page(compare(folders), tmp_path / "page.html")
+    structure = Structure((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "b" not in structure.tags
+    assert str(folders[0]) in structure.text
+
+
+@pytest.mark.parametrize("case", ["one seed", "one run", "one evaluation", "gap", "many runs", "equal"])
+def test_pages_of_unusual_runs(tmp_path, case):
+    seeds = 1 if case == "one seed" else 3
+    steps = (300,) if case == "one evaluation" else (100, 200, 300)
+    count = {"one run": 1, "many runs": 14}.get(case, 2)
+    level = 0.0 if case == "equal" else 10.0
+    folders = [
+        make_run(tmp_path / str(n), level * n, dataclasses.replace(SETTINGS, n_step=n + 1), seeds, steps)
+        for n in range(count)
+    ]
+    if case == "gap":
+        lines = folders[0].metrics()
+        lines[1]["returns"][0][0] = None
+        (folders[0].path / "metrics.jsonl").unlink()
+        for line in lines:
+            folders[0].append(line)
+    found = compare([folder.path for folder in folders])
+    write_page(found, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "nan" not in text.replace("SFMono", "")
+    assert Structure(text).open == []
+    assert text.count('class="line"') == 2 * count  # for wide and for narrow screens
+
+
+def test_the_page_in_a_browser(pair, tmp_path):
+    """Both curves are to be seen in their colors, and nothing reaches beyond the edge of a narrow screen."""
+    page = tmp_path / "page.html"
+    write_page(compare(pair), page)
+    if BROWSER is None:  # then only the structure is looked at, as above
+        assert 'class="wide"' in page.read_text()
+        return
+    for width, least in ((1200, 400), (500, 150)):
+        pixels = screenshot(page, width, 1500, tmp_path)
+        assert pixels.shape[1] == width
+        for color in COLORS[:2]:
+            assert count_pixels(pixels, color) > least
+        assert count_pixels(pixels, COLORS[2]) == 0
+        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100  # letters and bands
+        assert np.all(pixels[:, -4:-1] == pixels[:, -1:])  # the margin
