@@ -37,7 +37,8 @@ class Optimizer:
     Args:
         name: a function in `optax`, one of `OPTIMIZERS`.
         learning_rate: its learning rate.
-        schedule: a factor on the learning rate, as a function of the number of steps that this optimizer has made.
+        schedule: a factor on its steps, as a function of the number of steps that it has made; with most optimizers
+            this is a factor on the learning rate.
         max_grad_norm: gradients of a larger global norm are scaled down to it first; None does not clip.
         options: other arguments of that function, such as `{"weight_decay": 1e-4}`.
 
@@ -63,12 +64,9 @@ class Optimizer:
     @property
     def transformation(self) -> optax.GradientTransformation:
         """The optimizer as a gradient transformation of optax."""
-        rate, schedule = self.learning_rate, self.schedule
-        given = rate if schedule is None else lambda count: rate * schedule(count)
-        optimizer = getattr(optax, self.name)(given, **self.options)
-        if self.max_grad_norm is None:
-            return optimizer
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optimizer)
+        clip = [] if self.max_grad_norm is None else [optax.clip_by_global_norm(self.max_grad_norm)]
+        scale = [] if self.schedule is None else [optax.scale_by_schedule(self.schedule)]
+        return optax.chain(*clip, getattr(optax, self.name)(self.learning_rate, **self.options), *scale)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What any agent can be wrapped in: averaged parameters, normalized observations, a memory."""
+"""Wrappers, which give any agent something more: averaged parameters, normalized observations, or a memory."""

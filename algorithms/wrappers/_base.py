@@ -1,7 +1,7 @@
-"""What wrappers have in common: an agent inside, to which they hand on what they do not change.
+"""What wrappers have in common: an agent inside, to which they pass on everything that they do not change.
 
-Bases are no components themselves: the classes derived from them choose the places of their fields. Nothing of a base
-is overridden.
+These bases are partial implementations, of which nothing is overridden. They declare no fields: each wrapper lists its
+own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from jaxrl_buffers.types import PyTree
 
 
 class Wrapper:
-    """An agent around another one, which is its field `agent`. Both act in the same space.
+    """An agent with another one inside, in its field `agent`.
 
-    The hyper-parameters of the agent inside are found below `agent`, as in
+    The hyper-parameters of the agent inside have names that begin with `agent.`, as in
     `jb.with_parameters(normalized, {"agent.learning_rate": 1e-3})`.
     """
 
@@ -22,14 +22,14 @@ class Wrapper:
 
     @property
     def action_space(self) -> Space:
-        """That of the agent inside."""
+        """The action space of the agent inside."""
         return self.agent.action_space
 
     @property
     def policy_agent(self) -> PolicyAgent:
         """The agent inside, as one whose policy is a distribution."""
         if not isinstance(self.agent, PolicyAgent):
-            raise AttributeError(f"{type(self.agent).__name__} has no `distribution`; add-ons need an agent that has.")
+            raise AttributeError(f"{type(self.agent).__name__} has no `distribution`, which add-ons need.")
         return self.agent
 
     @property
@@ -44,13 +44,13 @@ class Wrapper:
 
 
 class SameCarry(Wrapper):
-    """A wrapper that acts with the memory of the agent inside, and learns from the same parts of a rollout."""
+    """A wrapper that acts with the carry of the agent inside, and learns from the same kind of minibatches."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return what the agent inside remembers from step to step."""
+        """Return the memory with which the agent inside begins an episode."""
         return self.agent.initial_carry(num_envs)
 
     @property
     def learns_from_columns(self) -> bool:
-        """As the agent inside does."""
+        """Whether the agent inside needs all rows of an environment, in order."""
         return self.on_policy_agent.learns_from_columns

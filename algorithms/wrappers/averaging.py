@@ -1,10 +1,10 @@
-"""Deterministic acting by averaged parameters, around any agent.
+"""Averaged parameters for deterministic acting, around any agent.
 
     average <- rate * average + (1 - rate) * params
 
-Late in training a policy changes back and forth from update to update; the average of its parameters changes less.
-Learning and exploring use the parameters themselves. Deterministic acting uses their average. Polyak and Juditsky
-(1992), https://doi.org/10.1137/0330046.
+Late in training, parameters still change back and forth from update to update. Their average changes less. Learning and
+exploring use the parameters themselves, deterministic acting uses the average. Polyak and Juditsky (1992),
+https://doi.org/10.1137/0330046.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class AveragedState(NamedTuple):
 
 
 class Averaged(SameCarry, Component):
-    """Any agent, whose deterministic actions are those of its averaged parameters.
+    """An agent that acts with averaged parameters where it acts deterministically.
 
     Args:
-        agent: any agent whose states have `params`, such as a `Recurrent` one. Those of `Normalized` have none; write
-            `Normalized(Averaged(agent))`.
-        rate: the weight of the old average at every update; about `1 / (1 - rate)` updates count.
+        agent: an agent whose states have `params`. All our algorithms have such states, and so has `Recurrent`.
+            `Normalized` has not: write `Normalized(Averaged(agent))`.
+        rate: the share of the old average that every update keeps. The average is over about the last
+            `1 / (1 - rate)` updates.
 
     Example:
         >>> from algorithms import DDQN, Discrete
@@ -54,9 +55,10 @@ class Averaged(SameCarry, Component):
         require_number(self, "rate", self.rate, 0, 1)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> AveragedState:
-        """Return the state for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations and actions like these; consumes `key`."""
         state = self.agent.init(key, obs, action)
-        return AveragedState(state, jax.tree.map(jnp.copy, state.params))  # the same buffer twice could not be donated
+        average = jax.tree.map(jnp.copy, state.params)  # a state that holds one array twice could not be donated
+        return AveragedState(state, average)
 
     def act(
         self, state: AveragedState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
@@ -70,11 +72,11 @@ class Averaged(SameCarry, Component):
         return self.policy_agent.distribution(state.agent._replace(params=state.params), obs)
 
     def values(self, state: AveragedState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
         return self.on_policy_agent.values(state.agent, chunk)
 
     def observe(self, state: AveragedState, chunk: Transition) -> AveragedState:
-        """Let the agent observe collected rows."""
+        """Return the state after rows `[K, N, ...]` were collected."""
         return state._replace(agent=self.agent.observe(state.agent, chunk))
 
     def gradients(self, state: AveragedState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
@@ -82,6 +84,6 @@ class Averaged(SameCarry, Component):
         return self.agent.gradients(state.agent, sample, key)
 
     def apply(self, state: AveragedState, grads: PyTree) -> AveragedState:
-        """Let the agent make an update, then update the average."""
+        """Return the state after one update of the agent and its average."""
         after = self.agent.apply(state.agent, grads)
         return AveragedState(after, optimization.polyak(state.params, after.params, self.rate))

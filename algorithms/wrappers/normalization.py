@@ -1,14 +1,16 @@
-"""Observations brought to mean 0 and deviation 1, around any agent.
+"""Observations scaled to mean 0 and deviation 1, around any agent.
 
     s_normalized = clip((s - mean) / std, -clip, clip)
 
-Mean and deviation are those of all observations collected so far, component by component, and part of the state. Two
-sets of `n` and `m` observations are merged, with `r = m / (n + m)` and `delta` the difference of their means, by
+Mean and variance of each component, over all observations collected so far, are part of the state. After `n`
+observations, `m` new ones with the mean `mean_m` and the variance `var_m` are merged into them by
 
-    mean <- mean + r delta,   var <- (1 - r) var + r var_m + r (1 - r) delta^2
+    r = m / (n + m),   delta = mean_m - mean
+    mean <- mean + r delta
+    var  <- (1 - r) var + r var_m + r (1 - r) delta^2
 
-Chan et al. (1979), "Updating formulae and a pairwise algorithm for computing sample variances". Nothing here is a sum
-over all steps, so float32 suffices for runs of any length.
+Chan et al. (1979), "Updating formulae and a pairwise algorithm for computing sample variances". No number grows with
+the length of a run, so float32 is precise enough for runs of any length.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar, Transition
 
 Rows = TypeVar("Rows", Transition, Batch, RolloutBatch)
 
-# Deviations count as at least this share of the mean: below, differences in float32 are little but rounding.
+# A deviation is taken for at least this share of the mean. Smaller differences are mostly rounding errors of float32.
 _RESOLUTION = 1e-6
 _LEAST_VARIANCE = 1e-12
 
 
 class Moments(NamedTuple):
-    """Mean and variance of one leaf of the observations, `float32[...]` like one observation."""
+    """Mean and variance of one leaf of the observations, each `float32[...]` of the leaf's shape."""
 
     mean: jax.Array
     variance: jax.Array
@@ -44,16 +46,16 @@ class NormalizedState(NamedTuple):
     """The agent's state, and the statistics of observations."""
 
     agent: PyTree
-    num_observed: jax.Array  # float32[], observations seen
-    moments: tuple[Moments | tuple[()], ...]  # of each leaf of an observation; () unless it is floating-point
+    num_observed: jax.Array  # float32[], how many observations there were
+    moments: tuple[Moments | tuple[()], ...]  # for each leaf of an observation; () if it is not floating-point
 
 
 class Normalized(SameCarry, Component):
-    """Any agent, with normalized observations. Images, and all leaves that are not floating-point, stay as they are.
+    """An agent that sees normalized observations. Leaves that are not floating-point, such as images, stay as they are.
 
-    Statistics are gathered by `observe`; stored observations are raw, and normalized whenever they are looked at. An
-    on-policy learner observes a rollout after it learned from it, so that the probabilities of its actions are those of
-    the same inputs. Behaviours in add-ons of the agent get normalized observations.
+    `observe` gathers the statistics. Buffers store observations as they came; they are normalized when they are used,
+    by the statistics of that moment. An on-policy agent observes a rollout only after it has learned from it: so it
+    learns from the same inputs with which it acted. Behaviours in the agent's add-ons get normalized observations.
 
     Args:
         agent: any agent.
@@ -77,7 +79,7 @@ class Normalized(SameCarry, Component):
         require_positive(self, "clip")
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> NormalizedState:
-        """Return the state for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations and actions like these; consumes `key`."""
         moments = tuple(
             Moments(jnp.zeros(leaf.shape, jnp.float32), jnp.ones(leaf.shape, jnp.float32)) if _is_float(leaf) else ()
             for leaf in jax.tree.leaves(obs)
@@ -95,7 +97,7 @@ class Normalized(SameCarry, Component):
         return self.policy_agent.distribution(state.agent, self.normalize(state, obs))
 
     def values(self, state: NormalizedState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
         return self.on_policy_agent.values(state.agent, self._normalize_fields(state, chunk))
 
     def observe(self, state: NormalizedState, chunk: Transition) -> NormalizedState:
@@ -113,7 +115,7 @@ class Normalized(SameCarry, Component):
         return self.agent.gradients(state.agent, sample, key)
 
     def apply(self, state: NormalizedState, grads: PyTree) -> NormalizedState:
-        """Let the agent make an update."""
+        """Return the state after one update of the agent."""
         return state._replace(agent=self.agent.apply(state.agent, grads))
 
     def _normalize_fields(self, state: NormalizedState, rows: Rows) -> Rows:
@@ -121,7 +123,7 @@ class Normalized(SameCarry, Component):
         return rows._replace(**{name: self.normalize(state, getattr(rows, name)) for name in names})
 
     def normalize(self, state: NormalizedState, obs: PyTree) -> PyTree:
-        """Return observations, with any axes before their own, as the agent sees them."""
+        """Return observations as the agent sees them; they may have any axes before their own."""
         leaves, structure = jax.tree.flatten(obs)
         limit = jnp.asarray(self.clip, jnp.float32)
         pairs = zip(state.moments, leaves, strict=True)
@@ -130,7 +132,7 @@ class Normalized(SameCarry, Component):
 
 
 def _merge(known: Moments, rows: jax.Array, share: jax.Array) -> Moments:
-    """Merge rows `[K, N, ...]`, which make up a `share` of all, into what is known of the others."""
+    """Merge rows `[K, N, ...]` into the moments of earlier ones; new rows are the `share` of all, `r` above."""
     rows = rows.astype(jnp.float32).reshape(-1, *known.mean.shape)
     mean = jnp.mean(rows, axis=0)
     variance = jnp.mean((rows - mean[None]) ** 2, axis=0)

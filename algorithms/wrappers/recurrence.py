@@ -1,14 +1,15 @@
-"""Any agent with a memory: `Recurrent(agent)` acts and learns with what its networks remember.
+"""Memories, around any agent: `Recurrent(agent)` acts and learns with what its networks remember.
 
-Every network has a memory of its own. While acting, all of them are carried along and stored with each step as
-`extras["carry"]`, and are emptied by the loop where an episode ends. Off-policy agents learn from sequences
-(`jaxrl_buffers.Sequence`): networks start from the carries stored with the first row, and the burn-in refreshes what
-has become stale since, without gradient (R2D2, https://openreview.net/forum?id=r1lyTjAqYX). On-policy agents learn from
-whole columns of a rollout.
+Every network has a memory of its own. While acting, all memories are part of the carry. They are stored with each step
+as `extras["carry"]`, and the training loop empties them where an episode ends.
 
-The agent inside tells its `torso`, and the `roles` of its networks with the axes by which they are stacked. It is one
-that was written for single steps. It is handed the rows of all sequences as one flat batch,
-with a `History` in the place of observations, and rows that do not count have weight zero.
+Off-policy agents learn from sequences (`jaxrl_buffers.Sequence`). Networks begin with the memories that were stored
+with the first row. These are stale, because parameters have changed since. So the first rows, the burn-in, only bring
+them up to date, and no gradient passes through them: R2D2, https://openreview.net/forum?id=r1lyTjAqYX. On-policy agents
+learn from all rows of some environments of a rollout, in order.
+
+The agent inside is a `MemoryAgent`, written for single steps. It gets the rows of all sequences as one flat batch, with
+a `History` in the place of observations. Rows that do not count have the weight zero.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms.networks import Torso
 from algorithms.networks.memories import History, RecurrentCore
 from algorithms.types import HasParams, MemoryAgent, OnPolicyMemoryAgent, StepInfo
 from algorithms.wrappers._base import Wrapper
@@ -30,7 +30,7 @@ from jaxrl_buffers.views.sequence import sum_rows
 
 
 class Recurrent(Wrapper, Component):
-    """An agent whose networks remember.
+    """An agent whose networks remember earlier observations.
 
     Args:
         agent: an agent whose torso has a memory.
@@ -60,20 +60,25 @@ class Recurrent(Wrapper, Component):
         if self.n_step != 1:
             message = f"`n_step` of Recurrent will go: let the view sum up rewards, by Sequence(..., n={self.n_step})."
             warnings.warn(message, DeprecationWarning, stacklevel=3)
-        torso = getattr(self.agent, "torso", None)
-        if isinstance(torso, Torso) and torso.memory is None:
+        if not isinstance(self.agent, MemoryAgent):
+            raise ValueError(
+                f"Recurrent({type(self.agent).__name__}): give an agent that has everything that "
+                "`algorithms.types.MemoryAgent` lists, such as DDQN with a torso that has a memory; other wrappers go "
+                "around Recurrent, not inside of it."
+            )
+        if self.agent.torso.memory is None:
             raise ValueError(
                 f"Recurrent({type(self.agent).__name__}): its networks have no memory; give the agent "
                 "`torso=Torso(memory='gru')`."
             )
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the agent's state for observations and actions like these; consumes `key`."""
+        """Return the agent's first state, for observations and actions like these; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (obs, action))
         return self.agent.init(key, History(obs, None, jax.ShapeDtypeStruct((1,), jnp.bool_)), action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return what the agent carries, and empty memories `[N, ...]`."""
+        """Return the agent's own carry, and empty memories `[N, ...]`."""
         empty = RecurrentCore(self.agent.torso.memory or "", self.agent.torso.memory_size).carry
         memories = {
             role: jnp.zeros((num_envs, *stacked, *empty.shape), empty.dtype) for role, stacked in self.agent.roles
@@ -92,11 +97,11 @@ class Recurrent(Wrapper, Component):
         return action, (inner, after), {**(extras or {}), "carry": memories}
 
     def observe(self, state: PyTree, chunk: Transition) -> PyTree:
-        """Take note of collected rows."""
+        """Return the state after rows `[K, N, ...]` were collected."""
         return self.agent.observe(state, chunk)
 
     def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's observations, and of their successors."""
+        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
         columns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), chunk)
         history = _history(columns.obs, *_first_carry(columns.extras["carry"]))
         if not isinstance(self.agent, OnPolicyMemoryAgent):
@@ -117,11 +122,11 @@ class Recurrent(Wrapper, Component):
         return grads, info._replace(priorities=info.priorities.reshape(shape))
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
-        """Take one step along the gradients."""
+        """Return the state after one update along the gradients."""
         return self.agent.apply(state, grads)
 
     def _remember(self, state: HasParams, history: History, role: str, stacked: tuple[int, ...]) -> jax.Array:
-        """Return what networks in this role remember after the history."""
+        """Return what the networks in one role remember after a history."""
         params, encoder = getattr(state.params, role), self.agent.torso.encoder
 
         def remember(params: PyTree, history: History) -> jax.Array:
@@ -135,21 +140,21 @@ class Recurrent(Wrapper, Component):
 
 
 def flatten(sample: Sample) -> Sample:
-    """Make one flat batch `[B * L, ...]` of sequences, with histories as observations.
+    """Return sequences `[B, L, ...]` as one flat batch `[B * L, ...]`, with histories in the place of observations.
 
-    Weights are those of the sequences, zero where the mask is False, and scaled such that a mean over all rows is a
-    mean over those that count.
+    A row has the weight of its sequence, or 0 where the mask is False. All weights are scaled such that a mean over
+    all rows is the mean over the rows that count.
     """
     batch, shape = sample.batch, sample.batch.mask.shape
     carry, is_first = _first_carry(batch.extras["carry"])
-    if is_first.ndim == 1:  # of the first row only: behind an end inside of a sequence, nothing counts
+    if is_first.ndim == 1:  # known for the first row only; rows behind the end of an episode do not count anyway
         is_first = jnp.concatenate([is_first[:, None], jnp.zeros((shape[0], shape[1] - 1), bool)], axis=1)
     history = _history(batch.obs, carry, is_first)
     extras = {name: value for name, value in batch.extras.items() if name != "carry"}
     rows = batch._replace(obs=(), extras=extras)
     following = {}
     if isinstance(batch, Batch):
-        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # rows before the first that counts
+        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # all before the first that counts
         rows = rows._replace(next_obs=(), num_steps=None)
         following = {"next_obs": history._replace(following=batch.next_obs, last=_last_rows(batch))}
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
@@ -171,7 +176,7 @@ def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:
 
 
 def _first_carry(carry: PyTree) -> tuple[PyTree, jax.Array]:
-    """Return the memories `[B, ...]` of the first rows, and all there is of `is_first`: `[B]` or `[B, L]`."""
+    """Return the memories `[B, ...]` before the first rows, and `is_first` as it is: `[B]` or `[B, L]`."""
     is_first = carry["is_first"]
     has_all_rows = is_first.ndim == 2
     memories = {role: memory[:, 0] if has_all_rows else memory for role, memory in carry.items() if role != "is_first"}
