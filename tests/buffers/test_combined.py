@@ -162,17 +162,19 @@ def test_a_least_probability_below_float32_does_not_make_all_weights_vanish():
 
 
 @pytest.mark.parametrize("weighting", ["buffer", "batch", "alf"])
-@pytest.mark.parametrize("scale", [1e-36, 1e36, 1e38])
-def test_extreme_priorities_are_drawn_and_weighted_as_any_other(weighting, scale):
-    """All starts of one priority, of which a quarter is drawn by a sampler that never sees half of them."""
-    sampler = jb.Combined(jb.Prioritized(beta=2.0, weighting=weighting, **RAW), (jb.LastN(2.0),), (0.25,))
+@pytest.mark.parametrize(("scale", "ratio"), [(1e-36, 0.25), (1e36, 0.25), (1e38, 0.25), (1e38, 0.75)])
+def test_extreme_priorities_are_drawn_and_weighted_as_any_other(weighting, scale, ratio):
+    """All starts of one priority, of which a part is drawn by a sampler that never sees half of them."""
+    sampler = jb.Combined(jb.Prioritized(beta=2.0, weighting=weighting, **RAW), (jb.LastN(2.0),), (ratio,))
     buffer, state = number_buffer(4, sampler=sampler)
     state = helpers.add(buffer, state, scalars(range(4)), priorities=jnp.full((4, 1), scale))
     ages, weights = drawn(buffer, state, 64)
-    density = np.where(ages < 2, 0.75 / 4 + 0.25 / 2, 0.75 / 4)
-    expected = 4 * density if weighting == "alf" else (0.75 / 4 / density) ** 2
+    least = (1 - ratio) / 4
+    density = np.where(ages < 2, least + ratio / 2, least)
+    expected = 4 * density if weighting == "alf" else (least / density) ** 2
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
-    assert np.bincount(ages // 2).tolist() == [16 + 24, 24]
+    old = 32 * (1 - ratio)
+    assert np.bincount(ages // 2).tolist() == [64 - old, old]
 
 
 def test_parameters_inside_a_mixture_have_names():

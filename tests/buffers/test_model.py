@@ -8,7 +8,7 @@ import pytest
 from models.buffer import ReferenceBuffer
 from support import helpers
 from support.helpers import EXAMPLE, every_slot, random_transition, stack
-from support.registry import BUFFERS, on_tpu
+from support.registry import BUFFERS, FAN_OUTS, on_tpu
 from support.views import Older
 
 import jaxrl_buffers as jb
@@ -29,18 +29,23 @@ CASES = {  # name: (length, num_envs)
 }
 
 
-BUFFERS = BUFFERS | {
-    "lookback": lambda length, num_envs: jb.ReplayBuffer(
-        jb.Prioritized(), Older(), length=length, num_envs=num_envs, lockstep=False
-    ),
-    "wide_lookback": lambda length, num_envs: jb.ReplayBuffer(
-        jb.Prioritized(fan_out=128), Older(), length=length, num_envs=num_envs
-    ),
-    "wide_sequences": lambda length, num_envs: jb.sequences(
-        length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(fan_out=32)
-    ),
-}
+BUFFERS = (
+    BUFFERS
+    | FAN_OUTS
+    | {
+        "lookback": lambda length, num_envs: jb.ReplayBuffer(
+            jb.Prioritized(), Older(), length=length, num_envs=num_envs, lockstep=False
+        ),
+        "wide_lookback": lambda length, num_envs: jb.ReplayBuffer(
+            jb.Prioritized(fan_out=128), Older(), length=length, num_envs=num_envs
+        ),
+        "wide_sequences": lambda length, num_envs: jb.sequences(
+            length, num_envs, sequence_length=3, period=2, sampler=jb.Prioritized(fan_out=32)
+        ),
+    }
+)
 CASES |= {"lookback": (5, 2), "wide_lookback": (5, 2), "wide_sequences": (24, 3)}
+CASES |= {"fan_out_4": (9, 3), "fan_out_32": (15, 3)}
 BUFFERS |= {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
 CASES |= {f"{name}_on_tpu": shape for name, shape in CASES.items()}
 

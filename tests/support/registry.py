@@ -80,8 +80,17 @@ def on_tpu(make: Callable[[int, int], jb.ReplayBuffer]) -> Callable[[int, int], 
     return lambda length, num_envs: make(length, num_envs).replace(platform="tpu")
 
 
+# Trees of the widths that no platform has by default, for the contract and model tests.
+FAN_OUTS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
+    "fan_out_4": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(fan_out=4), jb.NStep(n=2), length=length, num_envs=num_envs
+    ),
+    "fan_out_32": lambda length, num_envs: jb.ReplayBuffer(
+        jb.Prioritized(fan_out=32), jb.NStep(n=2), length=length, num_envs=num_envs, lockstep=False
+    ),
+}
 # The same buffers in the other layout, which is only code and runs on any platform.
-ON_TPU = {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
+ON_TPU = {f"{name}_on_tpu": on_tpu(make) for name, make in (BUFFERS | FAN_OUTS).items()}
 # With several buffers behind one interface; their state has no storage of its own.
 ALL: dict[str, Callable[[int, int], jb.ReplayBuffer | jb.Mixture]] = {
     **BUFFERS,
