@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -19,42 +21,46 @@ class Rows:
     """
 
     def __init__(self, num_envs: int):
-        self._counts, self._capacity = np.zeros(num_envs, np.int64), 0
-        self._leaves: list[np.ndarray] = []  # [capacity, N, ...]
+        self._counts = np.zeros(num_envs, np.int64)
+        self.clear()
 
     def add(self, row: PyTree, is_row: np.ndarray) -> None:
-        """Append a row, leaves `[N, ...]`, where `is_row` `bool[N]`."""
+        """Append a row, leaves `[N, ...]` in memory that nobody changes any more, where `is_row` `bool[N]`."""
         leaves, self._structure = jax.tree.flatten(row)
-        if self._counts.max() >= self._capacity:
-            self._grow(leaves)
-        if is_row.all() and (self._counts == self._counts[0]).all():
-            place, env = self._counts[0], slice(None)
-        else:
-            env = np.flatnonzero(is_row)
-            place = self._counts[env]
-        for kept, leaf in zip(self._leaves, leaves, strict=True):
-            kept[place, env] = leaf[env]
+        self._steps.append(leaves)
+        self._is_left.append(is_row)
         self._counts += is_row
+        self._is_even = self._is_even and bool(is_row.all())
 
     def __len__(self) -> int:
         """How many rows there are of every environment."""
-        return int(self._counts.min())
+        return len(self._steps) if self._is_even else int(self._counts.min())
 
     def take(self, num_rows: int) -> PyTree:
-        """Take away and return the oldest rows `[K, N, ...]`, in memory of their own."""
-        chunk = [leaf[:num_rows].copy() for leaf in self._leaves]
+        """Take away and return the oldest rows `[K, N, ...]`, in memory that nobody changes."""
+        if not self._is_even:
+            return jax.tree.unflatten(self._structure, self._take_uneven(num_rows))
+        taken, self._steps = self._steps[:num_rows], self._steps[num_rows:]
+        self._is_left = self._is_left[num_rows:]
         self._counts -= num_rows
-        for leaf in self._leaves:
-            rest = self._counts.max()
-            leaf[:rest] = leaf[num_rows : num_rows + rest].copy()
-        return jax.tree.unflatten(self._structure, chunk)
+        chunk = [leaf[None] for leaf in taken[0]] if num_rows == 1 else map(np.stack, zip(*taken, strict=True))
+        return jax.tree.unflatten(self._structure, list(chunk))
 
     def clear(self) -> None:
         """Forget all rows."""
+        self._steps: list[list[np.ndarray]] = []
+        self._is_left: list[np.ndarray] = []  # bool[N] each: whether an environment's row is still there
         self._counts[:] = 0
+        self._is_even = True  # whether all environments have as many
 
-    def _grow(self, leaves: list[np.ndarray]) -> None:
-        before, self._capacity = self._leaves, max(2 * self._capacity, 8)
-        self._leaves = [np.empty((self._capacity, *leaf.shape), leaf.dtype) for leaf in leaves]
-        for kept, old in zip(self._leaves, before, strict=False):
-            kept[: len(old)] = old
+    def _take_uneven(self, num_rows: int) -> list[Any]:
+        is_left, envs = np.stack(self._is_left), np.arange(len(self._counts))
+        is_taken = is_left & (np.cumsum(is_left, axis=0) <= num_rows)
+        place = np.stack([np.flatnonzero(is_taken[:, env]) for env in envs], axis=1)  # [K, N]
+        chunk = [np.stack(leaves)[place, envs] for leaves in zip(*self._steps, strict=True)]
+        self._counts -= num_rows
+        kept = [number for number, left in enumerate(is_left & ~is_taken) if left.any()]
+        self._steps = [self._steps[number] for number in kept]
+        self._is_left = [(is_left & ~is_taken)[number] for number in kept]
+        self._is_even = all(left.all() for left in self._is_left)
+        return chunk

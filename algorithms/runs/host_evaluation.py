@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms.environments.gymnasium import HostEnvironment, Stepper
+from algorithms.environments.gymnasium import HostEnvironment
+from algorithms.environments.stepping import Stepper
 from algorithms.training.evaluation import time_limit
 from algorithms.types import Agent
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree, Scalar
+
+MOST_SIDE_BY_SIDE = 20  # more environments at once take memory, and no less time
 
 
 def evaluate_on_host(
@@ -26,24 +30,48 @@ def evaluate_on_host(
     deterministic: bool = True,
     max_steps: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `evaluate` does, of environments that are stepped on the host; consumes `key`."""
+    """Return what `evaluate` does, of environments that are stepped on the host; consumes `key`.
+
+    More than 20 episodes are played in rounds.
+    """
     require_integer("evaluate_on_host", "num_episodes", num_episodes, 1)
-    key_reset, key_play = split(key)
-    test = jax.jit(functools.partial(act_in_test, agent), static_argnames=("num_envs", "deterministic"))
-    act = functools.partial(test, num_envs=num_episodes, deterministic=deterministic)
-    limit = time_limit(env, max_steps)
-    steps = env.start(num_episodes, seed_of(key_reset))
+    limit, num_envs = time_limit(env, max_steps), side_by_side(num_episodes)
+    test = jax.jit(functools.partial(act_in_test, agent, deterministic=deterministic))
+    steps = env.start_tests(num_envs)
+
+    def play_round(number: int) -> tuple[np.ndarray, np.ndarray]:
+        key_reset, key_play = split(fold_in(key, number) if number else key)
+        steps.reset(seed_of(key_reset))
+        return play(steps, lambda *inputs: test(state, *inputs, key_play), agent.initial_carry(num_envs), limit)
+
     try:
-        return play(steps, lambda *inputs: act(state, *inputs, key_play), agent, limit)
+        return in_rounds(play_round, num_envs, num_episodes)
     finally:
         steps.close()
 
 
-def play(steps: Stepper, act: Any, agent: Agent, limit: Scalar) -> tuple[np.ndarray, np.ndarray]:
+def side_by_side(num_episodes: int, num_seeds: int = 1) -> int:
+    """Return how many environments of every seed play at once, so that rounds are of about one size."""
+    most = max(MOST_SIDE_BY_SIDE // num_seeds, 1)
+    return -(-num_episodes // -(-num_episodes // most))
+
+
+def in_rounds(
+    play_round: Callable[[int], tuple[np.ndarray, np.ndarray]], num_envs: int, num_episodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return returns and lengths `[..., E]`, given what plays the round of a number in `num_envs` environments.
+
+    What the last round plays too much is left out, whatever came of it.
+    """
+    rounds = range(-(-num_episodes // num_envs))
+    returns, lengths = zip(*map(play_round, rounds), strict=True)
+    return np.concatenate(returns, -1)[..., :num_episodes], np.concatenate(lengths, -1)[..., :num_episodes]
+
+
+def play(steps: Stepper, act: Any, carry: PyTree, limit: Scalar) -> tuple[np.ndarray, np.ndarray]:
     """Let every environment play its first episode to the end, or up to the limit."""
-    num = steps.num_envs
-    returns, lengths = np.zeros(num, np.float32), np.zeros(num, np.int32)
-    carry, number = agent.initial_carry(num), 0
+    returns, lengths = np.zeros(steps.num_envs, np.float32), np.zeros(steps.num_envs, np.int32)
+    number = 0
     while (lengths == 0).any() and number < limit:
         action, carry = act(steps.obs, carry, np.int32(number))
         finished = steps.step(np.asarray(action)).finished
@@ -63,10 +91,10 @@ def act_in_test(
     carry: PyTree,
     number: jax.Array,
     key: jax.Array,
-    num_envs: int,
     deterministic: bool,
 ) -> tuple[jax.Array, PyTree]:
     """Act as `evaluate` does in the step of a number."""
+    num_envs = jax.tree.leaves(obs)[0].shape[0]
     key = split(fold_in(key, number), 1 + num_envs)[0]
     action, carry, _ = agent.act(agent_state, obs, carry, key, deterministic)
     return action, carry

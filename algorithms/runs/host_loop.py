@@ -2,39 +2,35 @@
 
 An iteration is that of `training.loop`, with the same keys: collect `update_every` steps, learn from them. While a
 chunk is learned from, the next one is collected already, with the policy from before that learning. So chunk `i + 1` is
-acted by the policy that has learned from chunks up to `i - 1`, however the run is cut into pieces. `lock_step=True`
-collects only when all learning is done, as `train` does.
+acted by the policy that has learned from chunks up to `i - 1`, however the run is cut into pieces, and however many
+threads step the environments. `lock_step=True` collects only when all learning is done, as `train` does.
 
-Learning runs in a thread: on CPU, JAX runs programs that one thread starts one after the other, so an action would wait
-for the updates. Seen on: jaxlib 0.10.2.
+Environments are stepped by threads of their own. On CPU, JAX runs programs that one thread starts one after the other,
+so in the thread that starts learning an action would wait for the updates. Seen on: jaxlib 0.10.2.
 """
 
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms.environments import Finished
-from algorithms.environments.gymnasium import HostEnvironment, Stepper
-from algorithms.runs._rows import Rows
-from algorithms.runs.host_evaluation import act_in_test, play, seed_of
-from algorithms.training import loop
-from algorithms.training.collection import where_env
+from algorithms.environments.gymnasium import HostEnvironment
+from algorithms.environments.stepping import Stepper
+from algorithms.runs._collecting import Act, Collector, Worker
+from algorithms.runs._host_compiled import HostCompiled, Part, Policy
+from algorithms.runs.host_evaluation import in_rounds, play, side_by_side
 from algorithms.training.evaluation import time_limit
 from algorithms.training.loop import Buffer, TrainState
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
-from jaxrl_buffers import Transition
-from jaxrl_buffers._random.hashing import fold_in, split
+from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._random.hashing import fold_in, is_typed, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
-
-LAST = 2**31 - 1  # no iteration has this number, nor a split so many keys
 
 
 def train_on_host(
@@ -47,6 +43,7 @@ def train_on_host(
     state: TrainState | None = None,
     lock_step: bool = False,
     agent_state: PyTree = None,
+    actors: int = 1,
 ) -> tuple[TrainState, Metrics]:
     """Train as `train` does, in environments that are stepped on the host; consumes `key`.
 
@@ -61,9 +58,11 @@ def train_on_host(
             begin anew, and stored episodes that were under way count as cut off there.
         lock_step: collect and learn one after the other, in the place of both at once.
         agent_state: what was learned already, to go on with a new buffer and new counters of steps; see `train`.
+        actors: threads that step the environments, each an equal share of them.
 
     Returns:
-        The last state, whose `collector` is (), and metrics `[E, ...]`, as those of `train`.
+        The last state, whose `collector` is (), and metrics `[E, ...]` as those of `train`, with `policy_lag`: how many
+        updates there were, on average, between the policy that acted and the one that learned from it.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -75,13 +74,13 @@ def train_on_host(
         (2, 5)
     """
     key_train, key_test = split(key)
-    with HostLoop(agent, buffer, env, plan, lock_step) as host:
+    with HostLoop(agent, buffer, env, plan, lock_step, actors) as host:
         state = host.init(key_train, buffer_state, agent_state) if state is None else host.begin_anew(state)
         history = []
         while (done := int(state.iteration)) < plan.num_iterations:
             _, next_test = plan.interval(done)
             state = host.run(state, next_test - done)
-            state, metrics = loop.read_metrics(state, plan)
+            state, metrics = host.read_metrics(state)
             key_now = fold_in(key_test, plan.num_tests(next_test) - 1)
             returns, _ = host.evaluate(state.agent, key_now, plan.num_test_episodes)
             history.append({**metrics, "returns": returns})
@@ -93,25 +92,41 @@ def train_on_host(
 class HostLoop:
     """The environments of one training run and its compiled programs; `train_on_host` shows how to use it.
 
-    States that `run`, `begin_anew` and `init` are given are used up: only what they return may be used afterwards.
+    States that `run`, `begin_anew` and `init` are given are used up: only what they return may be used afterwards. With
+    `num_seeds`, keys and states have an axis of seeds in front, and so have metrics, returns and lengths.
+
+    Args:
+        agent: the algorithm.
+        buffer: what is learned from.
+        env: the environment.
+        plan: how much is collected, learned and tested.
+        lock_step: collect and learn one after the other.
+        actors: threads that step the environments.
+        num_seeds: independent runs side by side; None for one, without an axis.
     """
 
-    def __init__(self, agent: Agent, buffer: Buffer, env: HostEnvironment, plan: Plan, lock_step: bool = False):
+    def __init__(
+        self,
+        agent: Agent,
+        buffer: Buffer,
+        env: HostEnvironment,
+        plan: Plan,
+        lock_step: bool = False,
+        actors: int = 1,
+        num_seeds: int | None = None,
+    ):
         plan.check_buffer(buffer, is_filled=True)  # more is known at `init`
-        self._agent, self._buffer, self._env, self._plan = agent, buffer, env, plan
+        check_actors(actors, plan.num_envs)
+        self._env, self._plan = env, plan
+        self._num_actors, self._num_seeds = actors, num_seeds
         self._overlaps = not lock_step and not isinstance(buffer, Rollout)  # which must be of the present policy
-        self._learner = ThreadPoolExecutor(1, "learner")
-        self._collector: _Collector | None = None
+        self._has_first_steps = not isinstance(buffer, Rollout) and plan.start_steps > 0
+        self._programs = HostCompiled(agent, buffer, env, plan, actors, num_seeds)
+        self._collectors: list[Collector] = []
+        self._workers: list[Worker] = []
         self._tests: dict[int, Stepper] = {}  # by number of environments
-        self._waiting: tuple[int, Any] | None = None  # an iteration, and the chunk that was collected for it
-        self._keys = jax.jit(lambda key, i: loop.iteration_keys(fold_in(key, i), plan).act)
-        self._act = jax.jit(functools.partial(_act, agent, env.action_space), static_argnames=("is_random",))
-        self._test = jax.jit(functools.partial(act_in_test, agent), static_argnames=("num_envs", "deterministic"))
-        # The agent's state is not given away: environments are acted in with it meanwhile.
-        self._learn = jax.jit(self._learn_from, donate_argnums=0)
-        self._store = jax.jit(self._store_rows, donate_argnums=0)
-        self._offline = jax.jit(self._learn_offline, donate_argnums=0, static_argnums=2)
-        self._break = jax.jit(buffer.mark_break, donate_argnums=0) if not isinstance(buffer, Rollout) else None
+        self._waiting: tuple[int, int] | None = None  # the iteration that is collected for, and that of its policy
+        self._lags: list[int] = []  # of chunks since the last reading, in updates
 
     def __enter__(self) -> HostLoop:
         return self
@@ -120,151 +135,160 @@ class HostLoop:
         self.close()
 
     def close(self) -> None:
-        """End all environments."""
-        self._learner.shutdown()
-        for steps in [*self._tests.values(), *([self._collector.steps] if self._collector else [])]:
+        """End all environments, after what they do now."""
+        for worker in self._workers:
+            worker.close()
+        for steps in [*self._tests.values(), *(collector.steps for collector in self._collectors)]:
             steps.close()
-        self._tests, self._collector = {}, None
+        self._workers, self._tests, self._collectors, self._waiting = [], {}, [], None
+
+    def shapes(self, key: jax.Array) -> TrainState:
+        """Return the shapes and dtypes of the state that `init` would return."""
+        return jax.eval_shape(self._programs.begin, key)[0]
 
     def init(self, key: jax.Array, buffer_state: PyTree = None, agent_state: PyTree = None) -> TrainState:
         """Return the state after `start_steps`, before the first update; consumes `key`. See `train`."""
-        key_agent, key_env, key_warmup, key_train = split(key, 4)
-        agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
-        state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
-        self._begin(key_env)
-        if not isinstance(buffer, Rollout) and plan.start_steps and not plan.offline_updates:
+        key = key if is_typed(key) else jax.random.wrap_key_data(key)
+        state, key_env, key_warmup = self._programs.begin(key, buffer_state, agent_state)
+        self._begin_episodes(key_env)
+        if self._has_first_steps and not self._plan.offline_updates:
             state = self._warm_up(state, key_warmup, is_random=agent_state is None)
-        return state._replace(sums=state.sums.with_names(loop.metric_names(state, agent, buffer, env, plan)))
+        return state
 
     def begin_anew(self, state: TrainState) -> TrainState:
         """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
-        self._begin(fold_in(fold_in(state.key, state.iteration), LAST))
-        return state if self._break is None else state._replace(buffer=self._break(state.buffer))
+        self._begin_episodes(self._programs.key_of_restart(state.key, state.iteration))
+        return state._replace(buffer=self._programs.mark_break(state.buffer))
+
+    def adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: int) -> TrainState:
+        """Return a state that goes on, in new episodes, with what another run has learned and stored."""
+        return self.begin_anew(self._programs.adopt(key, agent_state, buffer_state, np.int32(iteration)))
 
     def run(self, state: TrainState, num_iterations: int) -> TrainState:
         """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates.
 
         Offline updates, and iterations behind them, are run by calls of their own.
         """
-        first, offline = int(state.iteration), self._plan.offline_updates
+        first, offline = int(np.ravel(state.iteration)[0]), self._plan.offline_updates
         if first < offline:
-            return jax.block_until_ready(self._offline(state.buffer, state._replace(buffer=()), num_iterations))
-        if first == offline > 0 and self._plan.start_steps:
-            state = self._warm_up(state, loop.key_of_first_steps(state), is_random=False)
+            return self._programs.learn_offline(state, num_iterations)
+        if first == offline > 0 and self._has_first_steps:
+            state = self._warm_up(state, self._programs.key_of_first_steps(state), is_random=False)
+        key, state = state.key, state._replace(key=())
+        policy = self._programs.policy(state.agent)
         for iteration in range(first, first + num_iterations):
-            chunk = self._take(iteration) or self._collect(state, iteration)
-            learning = self._learner.submit(self._finish, state, chunk)
+            if self._waiting is None:
+                self._begin_collecting(policy, key, iteration, iteration)
+            chunk = self._collected(iteration)
+            # This returns at once. Whoever acts with the new policy, or reads the state, waits for it.
+            state, newest = self._programs.learn(state, key, chunk)
             if self._overlaps and iteration + 1 < self._plan.num_iterations:
-                self._waiting = iteration + 1, self._collect(state, iteration + 1)
-            state = learning.result()
-        return state
+                self._begin_collecting(policy, key, iteration + 1, iteration)
+            policy = newest
+        return state._replace(key=key)
+
+    def read_metrics(self, state: TrainState) -> tuple[TrainState, Metrics]:
+        """Return means and counts since the last reading, and the state from which the next ones begin."""
+        metrics = self._programs.read(state)
+        lag = np.full_like(metrics["episodes"], np.mean(self._lags) if self._lags else np.nan)
+        self._lags = []
+        return state._replace(sums=jax.tree.map(jnp.zeros_like, state.sums)), {**metrics, "policy_lag": lag}
+
+    def stats(self, state: TrainState) -> Metrics:
+        """Return statistics of the buffer."""
+        return self._programs.stats(state)
 
     def evaluate(
         self, agent_state: Any, key: jax.Array, num_episodes: int, deterministic: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; see `evaluate_on_host`."""
-        key_reset, key_play = split(key)
-        if num_episodes not in self._tests:
-            self._tests[num_episodes] = self._env.start(num_episodes, seed_of(key_reset))
-        steps, limit = self._tests[num_episodes], time_limit(self._env, None)
-        steps.reset(seed_of(key_reset))
-        act = functools.partial(self._test, num_envs=num_episodes, deterministic=deterministic)
-        return play(steps, lambda *inputs: act(agent_state, *inputs, key_play), self._agent, limit)
+        limit, num_envs = time_limit(self._env, None), side_by_side(num_episodes, self._num_seeds or 1)
+        if num_envs not in self._tests:
+            self._tests[num_envs] = self._env.start_tests(num_envs * (self._num_seeds or 1))
+        steps, carry = self._tests[num_envs], self._programs.first_carry(num_envs)
 
-    def _begin(self, key: jax.Array) -> None:
-        """Begin new episodes; consumes `key`."""
-        if self._collector is None:
-            steps = self._env.start(self._plan.num_envs, seed_of(key))
-            self._collector = _Collector(steps, self._agent)
-        self._collector.reset(seed_of(key))
-        self._waiting = None
+        def play_round(number: int) -> tuple[np.ndarray, np.ndarray]:
+            key_round = self._programs.fold_in(key, np.int32(number)) if number else key
+            key_reset, key_play = self._programs.split(key_round)
+            steps.reset(self._env_seeds(key_reset, 0, num_envs))
+            act = functools.partial(self._programs.test, agent_state, key_play, deterministic=deterministic)
+            found = play(steps, act, carry, limit)
+            return found if self._num_seeds is None else tuple(each.reshape(self._num_seeds, -1) for each in found)
+
+        return in_rounds(play_round, num_envs, num_episodes)
+
+    def _begin_episodes(self, key: jax.Array) -> None:
+        """Begin new episodes everywhere; consumes `key`."""
+        if self._waiting is not None:
+            self._collected(self._waiting[0])
+        num_envs = self._plan.num_envs // self._num_actors  # of one seed, for each actor
+        for actor in range(self._num_actors):
+            seed = self._env_seeds(key, actor * num_envs, num_envs)
+            if actor == len(self._collectors):
+                steps = self._env.start(num_envs * (self._num_seeds or 1))
+                self._collectors.append(Collector(steps, self._programs.first_carry(num_envs)))
+                self._workers.append(Worker(f"actor {actor} of {self._env.name}"))
+            self._collectors[actor].reset(seed)
+        self._lags = []
+
+    def _env_seeds(self, key: jax.Array, first: int, num_envs: int) -> int | list[int]:
+        """Return the seeds of environments: of each of our seeds as many that follow each other."""
+        bases = np.ravel(self._programs.seeds(key)).astype(int) + first
+        return int(bases[0]) if len(bases) == 1 else [int(base) + env for base in bases for env in range(num_envs)]
 
     def _warm_up(self, state: TrainState, key: jax.Array, is_random: bool) -> TrainState:
         """Collect `start_steps`, with random actions or with those of the agent, a chunk at a time; consumes `key`."""
-        assert self._collector is not None
         num_envs = self._plan.num_envs
         num_rows, chunk_rows = self._plan.start_steps // num_envs, self._plan.update_every // num_envs
-        keys = split(split(key)[0], (num_rows, 1))[:, 0]
+        keys, key_train, state = self._programs.warm_up_keys(key), state.key, state._replace(key=())
+        act = functools.partial(self._programs.act_first, is_random=is_random)
         for begin in range(0, num_rows, chunk_rows):
-            part = keys[begin : begin + chunk_rows]
-            chunk, _ = self._collector.collect(self._act, state.agent, part, is_random)
-            step = (begin + len(part)) * num_envs
-            state = self._store(state.buffer, state._replace(buffer=()), chunk, np.int32(step))
-        return state
+            part = keys[..., begin : begin + chunk_rows]
+            self._begin_all([functools.partial(act, state.agent, part, actor) for actor in self._actors], part.shape[-1])
+            step = (begin + part.shape[-1]) * num_envs
+            state = self._programs.store(state, np.int32(step), self._results())
+        return state._replace(key=key_train)
 
-    def _collect(self, state: TrainState, iteration: int) -> tuple[Transition, Finished]:
-        assert self._collector is not None
-        return self._collector.collect(self._act, state.agent, self._keys(state.key, np.int32(iteration)))
+    def _begin_collecting(self, policy: Policy, key: jax.Array, iteration: int, of_policy: int) -> None:
+        inputs = policy, key, np.int32(iteration)
+        acts = [functools.partial(self._programs.act, *inputs, actor) for actor in self._actors]
+        self._begin_all(acts, self._plan.update_every // self._plan.num_envs)
+        self._waiting = iteration, of_policy
 
-    def _take(self, iteration: int) -> Any:
-        """Return the chunk that waits to be learned from, if it is that of this iteration."""
-        waiting, self._waiting = self._waiting, None
-        return waiting[1] if waiting is not None and waiting[0] == iteration else None
+    def _collected(self, iteration: int) -> list[Part]:
+        """Wait for the chunk of an iteration."""
+        assert self._waiting is not None
+        assert self._waiting[0] == iteration
+        self._lags.append((iteration - self._waiting[1]) * self._plan.num_updates)
+        self._waiting = None
+        return self._results()
 
-    def _finish(self, state: TrainState, chunk: tuple[Transition, Finished]) -> TrainState:
-        return jax.block_until_ready(self._learn(state.buffer, state._replace(buffer=()), *chunk))
+    @property
+    def _actors(self) -> list[np.int32]:
+        return [np.int32(number) for number in range(self._num_actors)]
 
-    def _learn_from(self, buffer_state: PyTree, state: TrainState, chunk: Transition, finished: Finished) -> TrainState:
-        keys = loop.iteration_keys(fold_in(state.key, state.iteration), self._plan)
-        state = state._replace(buffer=buffer_state)
-        return loop.learn(state, chunk, finished, keys, self._agent, self._buffer, self._plan)
+    def _begin_all(self, acts: list[Act], num_rows: int) -> None:
+        for worker, collector, act in zip(self._workers, self._collectors, acts, strict=True):
+            worker.begin(functools.partial(collector.collect, act, num_rows))
 
-    def _learn_offline(self, buffer_state: PyTree, state: TrainState, num_updates: int) -> TrainState:
-        state = state._replace(buffer=buffer_state)
-        return loop.run_offline(state, self._agent, self._buffer, self._plan, num_updates)
-
-    def _store_rows(self, buffer_state: PyTree, state: TrainState, chunk: Transition, step: jax.Array) -> TrainState:
-        buffer: Any = self._buffer  # no rollout: those have no warm-up
-        return loop.store(state._replace(buffer=buffer_state), chunk, step, self._agent, buffer, self._plan)
-
-
-class _Collector:
-    """Environments with what acting remembers and the rows that wait."""
-
-    def __init__(self, steps: Stepper, agent: Agent):
-        self.steps, self._agent, self._rows = steps, agent, Rows(steps.num_envs)
-
-    def reset(self, seed: int) -> None:
-        """Begin new episodes."""
-        self.steps.reset(seed)
-        self._carry = self._agent.initial_carry(self.steps.num_envs)
-        self._is_fresh = np.ones(self.steps.num_envs, bool)
-        self._rows.clear()
-
-    def collect(
-        self, act: Any, agent_state: Any, keys: jax.Array, is_random: bool = False
-    ) -> tuple[Transition, Finished]:
-        """Return `K` rows of every environment, for as many keys, which are consumed."""
-        num_rows, number = keys.shape[0], 0
-        while len(self._rows) < num_rows:
-            if number == num_rows:  # some steps were mere resets
-                keys, number = split(fold_in(keys[-1], LAST), num_rows), 0
-            inputs = agent_state, self.steps.obs, self._carry, self._is_fresh, keys, np.int32(number)
-            action, self._carry, extras = act(*inputs, is_random=is_random)
-            action, extras = jax.tree.map(np.asarray, (action, extras))
-            transition, finished, is_row = self.steps.step(action)
-            self._is_fresh = finished.ended | ~is_row
-            self._rows.add((transition._replace(extras=extras), finished), is_row)
-            number += 1
-        return self._rows.take(num_rows)
+    def _results(self) -> list[Part]:
+        """Wait for all actors; if one failed, raise its error only then, so that no answer is left behind."""
+        parts, errors = [], []
+        for worker in self._workers:
+            try:
+                parts.append(worker.result())
+            except BaseException as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return parts
 
 
-def _act(
-    agent: Agent,
-    action_space: Any,
-    agent_state: Any,
-    obs: PyTree,
-    carry: PyTree,
-    is_fresh: jax.Array,
-    keys: jax.Array,
-    number: jax.Array,
-    is_random: bool = False,
-) -> tuple[jax.Array, PyTree, PyTree]:
-    """Act as `loop.collect` does, with the key of a number, where `is_fresh` with nothing remembered."""
-    num_envs = is_fresh.shape[0]
-    fresh = agent.initial_carry(num_envs)
-    carry = jax.tree.map(lambda new, old: where_env(is_fresh, new, old), fresh, carry)
-    key = keys[number]
-    key, key_random = split(key) if is_random else (key, None)
-    action, carry, extras = agent.act(agent_state, obs, carry, key)
-    return (action if key_random is None else action_space.sample(key_random, num_envs)), carry, extras
+def check_actors(actors: int, num_envs: int) -> None:
+    """Refuse a number of actors that cannot share the environments evenly."""
+    require_integer("train_on_host", "actors", actors, 1)
+    if num_envs % actors:
+        raise ValueError(
+            f"train_on_host(actors={actors}): {num_envs} environments cannot be shared evenly among {actors} actors; "
+            f"take a multiple of {actors} environments (num_envs)."
+        )

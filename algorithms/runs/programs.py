@@ -1,4 +1,4 @@
-"""The compiled parts of a run."""
+"""The parts of a run that step and learn, wherever its environments are stepped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algorithms.runs.build import build
+from algorithms.environments import Environment
+from algorithms.environments.goals import Goal
+from algorithms.runs.build import Experiment, build
+from algorithms.runs.host_loop import HostLoop
 from algorithms.runs.settings import Settings
-from algorithms.runs.side_by_side import way_for
+from algorithms.runs.side_by_side import Alone, InOneProgram, way_for
 from algorithms.training import loop
 from algorithms.training.evaluation import evaluate
 from algorithms.training.loop import TrainState
@@ -20,7 +23,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Programs(NamedTuple):
-    """The compiled parts of a run, each for all seeds at once."""
+    """The parts of a run that step and learn, each for all seeds at once."""
 
     shapes: Callable[[], TrainState]  # of the state that `init` returns
     init: Callable[[], TrainState]
@@ -29,6 +32,13 @@ class Programs(NamedTuple):
     run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
+    goal: Goal | None = None  # of the environment
+    keeps_episodes: bool = True  # whether the state holds the environments, too
+    end: Callable[[], None] = lambda: None  # of what is left running
+
+    def close(self) -> None:
+        """End what is left running."""
+        self.end()
 
 
 class Own(NamedTuple):
@@ -45,10 +55,14 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
         settings: of the run.
         cores: how many seeds run at a time on a CPU; None for as many as there are cores.
     """
-    agent, buffer, env, plan = build(settings)
-    way = way_for(settings.num_seeds, cores)
+    experiment = build(settings)
     keys = jax.random.split(jax.random.key(settings.seed), settings.num_seeds)
-    own = way.split(Own(*jax.vmap(jax.random.split, out_axes=1)(keys)))
+    own = Own(*jax.vmap(jax.random.split, out_axes=1)(keys))
+    if not isinstance(experiment.env, Environment):
+        return _on_host(settings, experiment, own)
+    agent, buffer, env, plan = experiment
+    way = way_for(settings.num_seeds, cores)
+    own = way.split(own)
 
     def begin(own: Own) -> TrainState:
         return loop.init(own.key_train, agent, buffer, env, plan)
@@ -87,4 +101,38 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
         run=functools.cache(lambda count: way.repeated(advance, count, own, like)),
         read_metrics=read_metrics,
         evaluate=lambda agent, number, count: way.gathered(tests(count)(own, agent, np.int32(number))),
+        goal=env.goal,
+    )
+
+
+def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
+    """Return the programs of a run whose environments are stepped on the host, those of all seeds side by side."""
+    way = Alone() if settings.num_seeds == 1 else InOneProgram()
+    num_seeds = None if settings.num_seeds == 1 else settings.num_seeds
+    host = HostLoop(*experiment, lock_step=settings.lock_step, actors=settings.actors, num_seeds=num_seeds)
+    own = way.split(own)
+    key_of_test = way.compiled(jax.random.fold_in, num_shared=1)
+
+    def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
+        host.compile()
+        return lambda state: host.run(state, num_iterations)
+
+    def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
+        stats = {f"buffer_{name}": value for name, value in host.stats(state).items()}
+        state, means = host.read_metrics(state)
+        return state, way.gathered(means | stats)
+
+    def test(agent_state: Any, number: int, num_episodes: int) -> PyTree:
+        return way.gathered(host.evaluate(agent_state, key_of_test(own.key_test, np.int32(number)), num_episodes))
+
+    return Programs(
+        shapes=lambda: host.shapes(own.key_train),
+        init=lambda: host.init(own.key_train),
+        begin_anew=host.begin_anew,
+        adopt=lambda agent, buffer, iteration: host.adopt(own.key_train, agent, buffer, iteration),
+        run=compiled_run,
+        read_metrics=read_metrics,
+        evaluate=test,
+        keeps_episodes=False,
+        end=host.close,
     )

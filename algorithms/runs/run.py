@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algorithms import environments
+from algorithms.environments.goals import Goal
 from algorithms.runs import logs, memory_need
 from algorithms.runs.build import complete
 from algorithms.runs.early_stop import EarlyStop
@@ -51,7 +51,7 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
         programs = compile_programs(settings, options.cores)
         memory_need.check(programs.shapes())
         run_folder.create(settings, kept._asdict())
-        with run_folder.lock():
+        with run_folder.lock(), contextlib.closing(programs):
             return _train(settings, run_folder, programs, None, Progress(), options, kept, stops)
 
 
@@ -100,9 +100,11 @@ def resume(
         run_folder.keep_metrics(progress.steps(settings.plan))
         if options.log is not None:
             run_folder.change_options({**run_folder.options(), "log": kept.log})
-        if fresh_environments and state is not None and progress.iteration < settings.plan.num_iterations:
-            state = programs.begin_anew(state)
-        return _train(settings, run_folder, programs, state, progress, options, kept, stops)
+        with contextlib.closing(programs):
+            begins_anew = fresh_environments or not programs.keeps_episodes
+            if begins_anew and state is not None and progress.iteration < settings.plan.num_iterations:
+                state = programs.begin_anew(state)
+            return _train(settings, run_folder, programs, state, progress, options, kept, stops)
 
 
 def fork(
@@ -135,11 +137,12 @@ def fork(
         settings = complete(settings)
         programs = compile_programs(settings, options.cores)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
-        state = programs.adopt(agent, buffer, progress.iteration)
-        forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
-        run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
-        with run_folder.lock():
-            return _train(settings, run_folder, programs, state, progress, options, kept, stops)
+        with contextlib.closing(programs):
+            state = programs.adopt(agent, buffer, progress.iteration)
+            forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
+            run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
+            with run_folder.lock():
+                return _train(settings, run_folder, programs, state, progress, options, kept, stops)
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
@@ -256,7 +259,7 @@ def _train_logged(
     }
     if progress.iteration < plan.num_iterations:
         result["stopped_by"] = stopped_by
-    for success in _success(settings, returns, lengths).values():
+    for success in _success(programs.goal, returns, lengths).values():
         result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
     folder.finish(result)
     return result
@@ -285,13 +288,12 @@ def _advance(
         number = progress.num_tests(plan) - 1
         returns, lengths = programs.evaluate(state.agent, number, plan.num_test_episodes)
         metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}
-        metrics |= {**_success(settings, returns, lengths), "returns": returns}
+        metrics |= {**_success(programs.goal, returns, lengths), "returns": returns}
     return state, progress, metrics
 
 
-def _success(settings: Settings, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+def _success(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
     """Return in which part of the episodes `[S, E]` of each seed the goal was reached, if there are goals."""
-    goal = environments.make(settings.environment).goal
     return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
 
 

@@ -240,14 +240,28 @@ def adopt(
     plan: Plan,
 ) -> TrainState:
     """Return a state that goes on, in new episodes, with what another run has learned and stored; consumes `key`."""
+    state, key_env = taken_over(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
+    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
+    return begin_anew(state._replace(collector=collector), agent, buffer, env)
+
+
+def taken_over(
+    key: jax.Array,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    iteration: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Described,
+    plan: Plan,
+) -> tuple[TrainState, jax.Array]:
+    """Return the state of `adopt` before its episodes begin, without a collector, and a key for them."""
     plan.check_buffer(buffer)
     # Neither `init` nor another run that goes on from another iteration has these keys.
     key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
-    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     iteration = jnp.asarray(iteration, jnp.int32)
-    state = TrainState(agent_state, buffer_state, collector, key_train, iteration, Sums.zero(()))
-    state = begin_anew(state, agent, buffer, env)
-    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan)))
+    state = TrainState(agent_state, buffer_state, (), key_train, iteration, Sums.zero(()))
+    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan))), key_env
 
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:

@@ -14,7 +14,8 @@ from support.host_walk import GOAL, TIME_LIMIT, HostWalk, make_host_walk
 
 from algorithms import Box, Discrete, environments
 from algorithms.environments import _gymnasium_spaces as spaces
-from algorithms.environments.gymnasium import Stepper, from_vectors
+from algorithms.environments.gymnasium import from_vectors
+from algorithms.environments.stepping import Stepper
 
 MODES = list(AutoresetMode)
 

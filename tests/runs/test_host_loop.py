@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import chex
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from support.host_walk import make_host_walk
+from support.host_walk import HostWalk, make_host_walk
 from support.walk import Walk
 
 import jaxrl_buffers as jb
@@ -53,6 +54,7 @@ def test_in_lock_step_training_is_that_of_one_program(key):
     assert np.asarray(rows.truncated).any()
     assert np.asarray(rows.terminated).any()
     _assert_close(state._replace(collector=()), found, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found_metrics.pop("policy_lag"), 0)
     assert found_metrics.keys() == metrics.keys()
     _assert_close(metrics, found_metrics, rtol=1e-4, atol=1e-6)
 
@@ -81,32 +83,39 @@ def test_evaluation_is_that_of_one_program(key):
     _assert_close(expected, evaluate_on_host(AGENT, state, HOST_WALK, key, 3, deterministic=False), rtol=0)
 
 
-def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(key, monkeypatch):
-    acted, learned = [], []
-    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN) as loop:
-        state, collect, finish = loop.init(key), loop._collect, loop._finish
+@pytest.mark.parametrize("actors", [1, 2])
+def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(actors, key, monkeypatch):
+    acted, policies = [], []
+    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, actors=actors) as loop:
+        state, act, learn = loop.init(key), loop._programs.act, loop._programs.learn
+        policies.append(jax.tree.map(np.asarray, loop._programs.policy(state.agent)))
 
-        def see_collect(state, iteration):
-            acted.append((iteration, int(state.iteration)))
-            return collect(state, iteration)
+        def see_act(policy, key, iteration, *inputs):
+            acted.append((int(iteration), jax.tree.map(np.asarray, policy)))
+            return act(policy, key, iteration, *inputs)
 
-        def see_finish(state, chunk):
-            learned.append(int(state.iteration))
-            return finish(state, chunk)
+        def see_learn(*inputs):
+            state, policy = learn(*inputs)
+            policies.append(jax.tree.map(np.asarray, policy))
+            return state, policy
 
-        monkeypatch.setattr(loop, "_collect", see_collect)
-        monkeypatch.setattr(loop, "_finish", see_finish)
-        loop.run(state, PLAN.num_iterations)
+        monkeypatch.setattr(loop._programs, "act", see_act)
+        monkeypatch.setattr(loop._programs, "learn", see_learn)
+        _, metrics = loop.read_metrics(loop.run(state, PLAN.num_iterations))
     # Policies are numbered by the chunks that they have learned from.
-    assert acted == [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3)]
-    assert learned == [0, 1, 2, 3, 4]
+    for iteration, policy in acted:
+        _assert_close(policy, policies[max(iteration - 1, 0)], rtol=0)
+    rows_of_actor = PLAN.update_every // PLAN.num_envs
+    assert sorted(iteration for iteration, _ in acted) == sorted([*range(5)] * (actors * rows_of_actor))
+    assert len({np.concatenate([leaf.ravel() for leaf in policy]).tobytes() for policy in policies}) == 6
+    assert metrics["policy_lag"] == 4 / 5 * PLAN.num_updates  # the first chunk has none
 
 
-@pytest.mark.parametrize("lock_step", [True, False])
-def test_a_run_in_pieces_is_the_same_to_the_bit(lock_step, key):
+@pytest.mark.parametrize(("lock_step", "actors"), [(True, 1), (False, 1), (False, 2)])
+def test_a_run_in_pieces_is_the_same_to_the_bit(lock_step, actors, key):
     ends = []
     for pieces in ([5], [1, 3, 1]):
-        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, lock_step) as loop:
+        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, lock_step, actors) as loop:
             state = loop.init(key)
             for piece in pieces:
                 state = loop.run(state, piece)
@@ -174,6 +183,83 @@ def test_steps_that_are_mere_resets_are_not_learned_from(key):
     ended = rows.terminated | rows.truncated
     following = np.where(ended[:-1, :, None], 0, rows.next_obs[:-1])
     np.testing.assert_array_equal(rows.obs[1:], following)
+
+
+def test_every_seed_of_many_does_what_it_does_alone(key):
+    keys = jax.random.split(key, 3)
+    with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, num_seeds=3) as loop:
+        state = loop.run(loop.init(keys), PLAN.num_iterations)
+        returns, lengths = loop.evaluate(state.agent, keys, 4)
+        state, metrics = loop.read_metrics(state)
+        assert jax.tree.map(lambda leaf: leaf.shape, loop.shapes(keys)) == jax.tree.map(lambda leaf: leaf.shape, state)
+    for seed in range(3):
+        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN) as loop:
+            alone = loop.run(loop.init(keys[seed]), PLAN.num_iterations)
+            found = loop.evaluate(alone.agent, keys[seed], 4)
+            alone, metrics_alone = loop.read_metrics(alone)
+        _assert_close(alone, jax.tree.map(lambda leaf, seed=seed: leaf[seed], state), rtol=1e-4, atol=1e-5)
+        _assert_close(found, (returns[seed], lengths[seed]), rtol=0)
+        _assert_close(metrics_alone, {name: value[seed] for name, value in metrics.items()}, rtol=1e-4, atol=1e-5)
+
+
+def test_many_episodes_are_played_in_rounds(key, monkeypatch):
+    state = AGENT.init(key, WALK.obs, WALK.action_space.example)
+    made, start_tests = [], type(HOST_WALK).start_tests
+
+    def see_start(self, num_envs, seed=None):
+        made.append(num_envs)
+        return start_tests(self, num_envs, seed)
+
+    monkeypatch.setattr(type(HOST_WALK), "start_tests", see_start)
+    returns, lengths = evaluate_on_host(AGENT, state, HOST_WALK, key, 45, deterministic=False)
+    assert made == [15]
+    assert returns.shape == lengths.shape == (45,)
+    assert (lengths > 0).all()
+    first = evaluate_on_host(AGENT, state, HOST_WALK, key, 15, deterministic=False)
+    _assert_close(first, (returns[:15], lengths[:15]), rtol=0)
+    assert not np.array_equal(returns[15:30], returns[:15])
+    assert not np.array_equal(returns[15:30], returns[30:])
+
+
+class Failing(HostWalk):
+    """Fails after so many steps of all."""
+
+    left = 30
+
+    def step(self, action):
+        Failing.left -= 1
+        if Failing.left < 0:
+            raise ArithmeticError("the walker stumbled")
+        return super().step(action)
+
+
+def make_failing():
+    env = Failing()
+    env.spec = make_host_walk().spec
+    return env
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("lock_step", [True, False])
+def test_an_error_of_an_actor_ends_the_run_and_all_threads(actors, lock_step, key):
+    Failing.left = 30
+    env = from_factory(make_failing, "Failing")
+    before = threading.active_count()
+    with pytest.raises(ArithmeticError, match="the walker stumbled") as error:
+        train_on_host(key, AGENT, BUFFER, env, PLAN, lock_step=lock_step, actors=actors)
+    assert any("of Failing" in note for note in error.value.__notes__)
+    assert threading.active_count() == before
+
+
+def test_environments_that_cannot_be_shared_evenly_are_refused(key):
+    with pytest.raises(ValueError, match="2 environments cannot be shared evenly among 3 actors"):
+        train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, actors=3)
+
+
+def test_raw_keys_will_do(key):
+    expected, _ = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN)
+    found, _ = train_on_host(jax.random.key_data(key), AGENT, BUFFER, HOST_WALK, PLAN)
+    _assert_close(expected.agent, found.agent, rtol=0)
 
 
 def test_rows_wait_until_every_environment_has_one():

@@ -1,0 +1,70 @@
+"""How one Gymnasium environment is made: quietly, and for Atari with gray frames.
+
+There is no JAX in this file. Processes that step environments get these functions by value, so they need nothing of
+this package.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+ATARI = "ALE/"  # how the ids of its games begin
+ATARI_SIZE = 84  # height and width of the frames that agents see
+
+
+def make(name: str, **options: Any) -> gymnasium.Env:
+    """Return what `gymnasium.make` does, without what libraries print and write of their own accord."""
+    spec = gymnasium.registry.get(name)
+    if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        _quiet_mujoco()
+    return gymnasium.make(name, **options)
+
+
+def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env:
+    """Return a game whose frames are gray, 84 x 84."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game prints who made it
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make(name, frameskip=1, **options)
+    return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
+
+
+def stacked(make_one: Callable[..., gymnasium.Env], size: int, **options: Any) -> gymnasium.Env:
+    """Put observations together along a new last axis; Gymnasium itself makes it the first one."""
+    env = gymnasium.wrappers.FrameStackObservation(make_one(**options), size)
+    space = env.observation_space
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ValueError(f"environment(frame_stack={size}): {env} shows {space}; only arrays can be stacked.")
+    low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
+    moved = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
+    return gymnasium.wrappers.TransformObservation(env, lambda frames: np.moveaxis(frames, 0, -1), moved)
+
+
+def in_process(make_one: Callable[..., gymnasium.Env], **options: Any) -> gymnasium.Env:
+    """Make an environment in a process of its own, which leaves it to its parent to answer Ctrl-C."""
+    for name in ("SIGINT", "SIGHUP"):  # the latter is unknown to Windows
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, signal.SIG_IGN)
+    return make_one(**options)
+
+
+def _quiet_mujoco() -> None:
+    """Show MuJoCo's warnings where Python's go, but for those about old models; else it also writes MUJOCO_LOG.TXT."""
+    try:
+        import mujoco
+    except ModuleNotFoundError:  # which Gymnasium explains
+        return
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_show_warning)
+
+
+def _show_warning(text: str) -> None:
+    if "deprecated" not in text:
+        sys.stderr.write(f"MuJoCo: {' '.join(text.split())}\n")

@@ -1,0 +1,114 @@
+"""Environments of Gymnasium in the middle of their episodes, with the true successor of every step.
+
+Whatever a vector of environments does about the end of an episode, a row holds the last observation of its episode as
+`next_obs`, never the first one of the next, and no row is a mere reset:
+
+* `SAME_STEP`: a vector resets in the step that ends an episode; the last observation is in `info["final_obs"]`.
+* `DISABLED`: it does not reset; we do, with `reset_mask`. Vectors that we make ourselves are of this kind.
+* `NEXT_STEP`: the step after the end is a reset, whatever the action. Such a step is marked, and is no row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from algorithms.environments import _gymnasium_spaces as spaces
+from algorithms.environments.described import Finished
+from jaxrl_buffers.types import PyTree, Transition
+
+
+class Stepped(NamedTuple):
+    """One step of `N` environments, all arrays NumPy's."""
+
+    transition: Transition  # [N, ...]
+    finished: Finished  # [N]
+    is_row: np.ndarray  # bool[N]; False where the step was a mere reset
+
+
+class Stepper:
+    """`N` environments in the middle of their episodes.
+
+    Args:
+        vector: the environments.
+        name: what to call them.
+
+    Attributes:
+        obs: what to act on next, `[N, ...]`.
+    """
+
+    def __init__(self, vector: VectorEnv, name: str):
+        self.num_envs = vector.num_envs
+        self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
+        self._mode = vector.metadata.get("autoreset_mode")
+        if not isinstance(self._mode, AutoresetMode):
+            raise ValueError(
+                f"{name} says autoreset_mode={self._mode!r} in its metadata; it must be one of Gymnasium's "
+                "AutoresetMode, or nobody knows which observations are the last ones of their episodes."
+            )
+
+    def reset(self, seed: int | list[int]) -> None:
+        """Begin new episodes everywhere; environment `i` gets the seed `seed + i`, or the one of its own."""
+        obs, _ = self._vector.reset(seed=seed)
+        self.obs = self._encode(obs)
+        self._is_reset = np.zeros(self.num_envs, bool)  # where the next step will be a reset
+        self._return, self._length = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32)
+
+    def step(self, action: np.ndarray) -> Stepped:
+        """Take one step in every environment, given actions `[N, ...]` of an agent."""
+        obs, reward, terminated, truncated, info = self._vector.step(spaces.decode_actions(self._actions, action))
+        is_row = ~self._is_reset
+        reward = np.asarray(reward, np.float32)
+        terminated, truncated = (np.asarray(flag, bool) & is_row for flag in (terminated, truncated))
+        ended = terminated | truncated
+        following = self._encode(obs)
+        next_obs = following
+        if ended.any():
+            next_obs, following = self._across_the_end(following, ended, info)
+        transition = Transition(self.obs, action, reward, terminated, truncated, next_obs)
+        self.obs = following
+        if self._mode == AutoresetMode.NEXT_STEP:
+            self._is_reset = ended
+        return Stepped(transition, self._count(reward, ended, is_row), is_row)
+
+    def close(self) -> None:
+        """End the environments, and their processes if they have any."""
+        self._vector.close()
+
+    def _across_the_end(self, obs: PyTree, ended: np.ndarray, info: dict[str, Any]) -> tuple[PyTree, PyTree]:
+        """Return the last observations of episodes, and what to act on next, given what a step returned."""
+        if self._mode == AutoresetMode.SAME_STEP:
+            last = jax.tree.map(np.copy, obs)
+            for index in np.flatnonzero(ended):
+                _put(last, int(index), spaces.encode(self._space, info["final_obs"][index]))
+            return last, obs
+        if self._mode == AutoresetMode.DISABLED:
+            fresh, _ = self._vector.reset(options={"reset_mask": ended})
+            return obs, jax.tree.map(lambda new, old: np.where(_like(ended, old), new, old), self._encode(fresh), obs)
+        return obs, obs
+
+    def _count(self, reward: np.ndarray, ended: np.ndarray, is_row: np.ndarray) -> Finished:
+        """Sum up the episodes; return those that ended."""
+        self._return += np.where(is_row, reward, np.float32(0))
+        self._length += is_row
+        finished: Any = ended, np.where(ended, self._return, 0), np.where(ended, self._length, 0)
+        self._return, self._length = np.where(ended, 0, self._return), np.where(ended, 0, self._length)
+        return Finished(*finished)
+
+    def _encode(self, obs: Any) -> PyTree:
+        # Vectors may hand out the same memory again and again.
+        return jax.tree.map(np.array, spaces.encode(self._space, obs))
+
+
+def _put(values: PyTree, index: int, value: PyTree) -> None:
+    """Write one observation into an array of many."""
+    for leaf, new in zip(jax.tree.leaves(values), jax.tree.leaves(value), strict=True):
+        leaf[index] = new
+
+
+def _like(flags: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+    """Return flags `[N]` with as many axes as a leaf."""
+    return flags.reshape(-1, *[1] * (leaf.ndim - 1))

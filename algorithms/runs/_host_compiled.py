@@ -1,0 +1,264 @@
+"""The compiled parts of training on the host, for one seed or for many side by side.
+
+Arrays that come from environments have one axis for all of them, those of the first seed first. States have an axis of
+seeds in front if there is more than one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Finished
+from algorithms.environments.gymnasium import HostEnvironment
+from algorithms.runs.host_evaluation import act_in_test
+from algorithms.training import loop
+from algorithms.training.collection import where_env
+from algorithms.training.keys import iteration_keys
+from algorithms.training.learning import Buffer
+from algorithms.training.loop import TrainState
+from algorithms.training.plan import Plan
+from algorithms.types import Agent, Metrics
+from jaxrl_buffers import ReplayBuffer, Transition
+from jaxrl_buffers._random.hashing import fold_in, split
+from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import PyTree
+
+LAST = 2**31 - 1  # no iteration has this number, nor a split so many keys
+Policy = list[jax.Array]  # those leaves of an agent's state that acting reads
+Part = tuple[Transition, Finished]  # the rows of one actor, leaves [K, S n, ...]
+
+
+class HostCompiled:
+    """Acting, learning and what is around them.
+
+    Args:
+        agent: the algorithm.
+        buffer: what is learned from.
+        env: the environment.
+        plan: how much is collected and learned.
+        num_actors: in how many parts the environments are stepped.
+        num_seeds: `S`; None for one seed, without an axis.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        buffer: Buffer,
+        env: HostEnvironment,
+        plan: Plan,
+        num_actors: int = 1,
+        num_seeds: int | None = None,
+    ):
+        self._agent, self._buffer, self._env, self._plan = agent, buffer, env, plan
+        self._num_actors, self._num_seeds = num_actors, num_seeds
+        self.begin = jax.jit(self._over_seeds(self._begin))
+        self.adopt = jax.jit(self._over_seeds(self._adopt, (0, 0, 0, None)), donate_argnums=(1, 2))
+        self.mark_break = jax.jit(self._over_seeds(self._mark_break), donate_argnums=0)
+        self.key_of_restart = jax.jit(self._over_seeds(lambda key, i: fold_in(fold_in(key, i), LAST)))
+        self.split = jax.jit(self._over_seeds(lambda key: tuple(split(key))))
+        self.fold_in = jax.jit(self._over_seeds(fold_in, (0, None)))
+        self.warm_up_keys = jax.jit(self._over_seeds(self._warm_up_keys))
+        self.seeds = jax.jit(self._over_seeds(lambda key: jax.random.bits(key, dtype=jnp.uint32) >> 1))
+        self.act = jax.jit(self._act)
+        self.act_first = jax.jit(self._act_first, static_argnames="is_random")
+        self.store = jax.jit(self._store, donate_argnums=0)
+        self.key_of_first_steps = jax.jit(self._over_seeds(loop.key_of_first_steps))
+        self.learn_offline = jax.jit(self._learn_offline, static_argnums=1, donate_argnums=0)
+        self.learn = jax.jit(self._learn, donate_argnums=0)  # the key apart: actors still read it
+        self.test = jax.jit(self._test, static_argnames="deterministic")
+        self.read = jax.jit(self._over_seeds(lambda state: loop.read_metrics(state, plan)[1]))
+        self.stats = jax.jit(self._over_seeds(self._stats))
+
+    def policy(self, agent_state: PyTree) -> Policy:
+        """Return what acting reads of an agent's state, in memory of its own, as the state is given away to `learn`."""
+        return [jnp.array(leaf) for leaf in self._read_by_acting(agent_state)]
+
+    def first_carry(self, num_envs: int) -> PyTree:
+        """Return what acting remembers at the start of episodes."""
+        carry = self._agent.initial_carry(num_envs)
+        if self._num_seeds is None:
+            return carry
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._num_seeds, *leaf.shape)), carry)
+
+    def _over_seeds(self, function: Any, in_axes: Any = 0) -> Any:
+        return function if self._num_seeds is None else jax.vmap(function, in_axes)
+
+    def _by_seed(self, values: PyTree, axis: int = 0) -> PyTree:
+        """Turn leaves `[..., S n, ...]` into `[S, ..., n, ...]`."""
+        if self._num_seeds is None:
+            return values
+
+        def one(leaf: jax.Array) -> jax.Array:
+            shape = *leaf.shape[:axis], self._num_seeds, -1, *leaf.shape[axis + 1 :]
+            return jnp.moveaxis(leaf.reshape(shape), axis, 0)
+
+        return jax.tree.map(one, values)
+
+    def _flat(self, values: PyTree) -> PyTree:
+        """Turn leaves `[S, n, ...]` into `[S n, ...]`."""
+        if self._num_seeds is None:
+            return values
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), values)
+
+    def _begin(
+        self, key: jax.Array, buffer_state: PyTree = None, agent_state: PyTree = None
+    ) -> tuple[TrainState, jax.Array, jax.Array]:
+        """Return the state before any step, and the keys of the environments and of the first steps."""
+        key_agent, key_env, key_warmup, key_train = split(key, 4)
+        agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
+        agent_state = jax.tree.map(jnp.copy, agent_state)  # which stays with whoever gave it
+        state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
+        names = loop.metric_names(state, agent, buffer, env, plan)
+        return state._replace(sums=state.sums.with_names(names)), key_env, key_warmup
+
+    def _warm_up_keys(self, key: jax.Array) -> jax.Array:
+        """Return a key for every row that is collected before learning, as `loop.init` has them."""
+        return split(split(key)[0], (self._plan.start_steps // self._plan.num_envs, 1))[:, 0]
+
+    def _adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
+        parts = self._agent, self._buffer, self._env, self._plan
+        return loop.taken_over(key, agent_state, buffer_state, iteration, *parts)[0]
+
+    def _mark_break(self, buffer_state: PyTree) -> PyTree:
+        # A rollout was used up in its iteration.
+        return buffer_state if isinstance(self._buffer, Rollout) else self._buffer.mark_break(buffer_state)
+
+    def _stats(self, state: TrainState) -> Metrics:
+        # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+        return self._buffer.stats(state.buffer) if isinstance(self._buffer, ReplayBuffer) else {}
+
+    def _act(
+        self,
+        policy: Policy,
+        key: jax.Array,
+        iteration: jax.Array,
+        actor: jax.Array,
+        obs: PyTree,
+        carry: PyTree,
+        is_fresh: jax.Array,
+        number: jax.Array,
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Act as `loop.collect` does, in the environments of an actor."""
+
+        def of_seed(policy: Policy, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
+            keys = iteration_keys(fold_in(key, iteration), self._plan).act
+            return self._act_fresh(self._state_of(policy), self._step_key(keys, number, actor), *inputs)
+
+        inputs = self._by_seed(obs), carry, self._by_seed(is_fresh)
+        action, carry, extras = self._over_seeds(of_seed)(policy, key, *inputs)
+        return self._flat(action), carry, self._flat(extras)
+
+    def _act_first(
+        self,
+        agent_state: PyTree,
+        keys: jax.Array,
+        actor: jax.Array,
+        obs: PyTree,
+        carry: PyTree,
+        is_fresh: jax.Array,
+        number: jax.Array,
+        is_random: bool,
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Act in the first steps, by chance or as the agent does; extras and carry are those of the agent."""
+
+        def of_seed(agent_state: PyTree, keys: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
+            key = self._step_key(keys, number, actor)
+            if not is_random:
+                return self._act_fresh(agent_state, key, *inputs)
+            key, key_random = split(key)
+            _, carry, extras = self._act_fresh(agent_state, key, *inputs)
+            return self._env.action_space.sample(key_random, inputs[-1].shape[0]), carry, extras
+
+        inputs = self._by_seed(obs), carry, self._by_seed(is_fresh)
+        action, carry, extras = self._over_seeds(of_seed)(agent_state, keys, *inputs)
+        return self._flat(action), carry, self._flat(extras)
+
+    def _act_fresh(
+        self, agent_state: PyTree, key: jax.Array, obs: PyTree, carry: PyTree, is_fresh: jax.Array
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        fresh = self._agent.initial_carry(is_fresh.shape[0])
+        carry = jax.tree.map(lambda new, old: where_env(is_fresh, new, old), fresh, carry)
+        return self._agent.act(agent_state, obs, carry, key)
+
+    def _step_key(self, keys: jax.Array, number: jax.Array, actor: jax.Array) -> jax.Array:
+        """Return the key of a step; more steps than there are keys are needed where some are mere resets."""
+        late, index = jnp.divmod(number, keys.shape[0])
+        key = keys[index]
+        key = jnp.where(late == 0, key, fold_in(key, LAST - late))
+        return key if self._num_actors == 1 else fold_in(key, actor)
+
+    def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, Policy]:
+        """Learn from the rows of all actors; `state` is without its key."""
+
+        def of_seed(state: TrainState, key: jax.Array, *rows: Any) -> tuple[TrainState, Policy]:
+            keys = iteration_keys(fold_in(key, state.iteration), self._plan)
+            state = loop.learn(state._replace(key=key), *rows, keys, self._agent, self._buffer, self._plan)
+            return state._replace(key=()), self._read_by_acting(state.agent)
+
+        return self._over_seeds(of_seed)(state, key, *self._joined(parts))
+
+    def _learn_offline(self, state: TrainState, num_updates: int) -> TrainState:
+        def of_seed(state: TrainState) -> TrainState:
+            return loop.run_offline(state, self._agent, self._buffer, self._plan, num_updates)
+
+        return self._over_seeds(of_seed)(state)
+
+    def _store(self, state: TrainState, step: jax.Array, parts: list[Part]) -> TrainState:
+        """Keep the rows of all actors; `state` is without its key."""
+        buffer: Any = self._buffer  # no rollout: those have no warm-up
+
+        def of_seed(state: TrainState, chunk: Transition) -> TrainState:
+            return loop.store(state, chunk, step, self._agent, buffer, self._plan)
+
+        return self._over_seeds(of_seed)(state, self._joined(parts)[0])
+
+    def _joined(self, parts: list[Part]) -> Part:
+        """Return the rows of all actors together, leaves `[K, N, ...]`, or `[S, K, N, ...]`."""
+        by_seed = [self._by_seed(part, axis=1) for part in parts]
+        axis = 1 if self._num_seeds is None else 2
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *by_seed)
+
+    def _test(
+        self, agent_state: PyTree, key: jax.Array, obs: PyTree, carry: PyTree, number: jax.Array, deterministic: bool
+    ) -> tuple[PyTree, PyTree]:
+        def of_seed(agent_state: PyTree, key: jax.Array, obs: PyTree, carry: PyTree) -> tuple[PyTree, PyTree]:
+            return act_in_test(self._agent, agent_state, obs, carry, number, key, deterministic)
+
+        action, carry = self._over_seeds(of_seed)(agent_state, key, self._by_seed(obs), carry)
+        return self._flat(action), carry
+
+    def _read_by_acting(self, agent_state: PyTree) -> Policy:
+        leaves = jax.tree.leaves(agent_state)
+        return [leaf for leaf, is_read in zip(leaves, self._is_read, strict=True) if is_read]
+
+    def _state_of(self, policy: Policy) -> PyTree:
+        """Return an agent's state that is good for acting, given what that reads of it."""
+        structure, rest = self._agent_structure, iter(policy)
+        leaves, tree = jax.tree.flatten(structure)
+        filled = [
+            next(rest) if is_read else jnp.zeros(leaf.shape, leaf.dtype)
+            for leaf, is_read in zip(leaves, self._is_read, strict=True)
+        ]
+        return jax.tree.unflatten(tree, filled)
+
+    @functools.cached_property
+    def _agent_structure(self) -> PyTree:
+        """Shapes and dtypes of the agent's state, of one seed."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.eval_shape(lambda key: self._agent.init(key, self._env.obs, self._env.action_space.example), key)
+
+    @functools.cached_property
+    def _is_read(self) -> list[bool]:
+        """Which leaves of an agent's state acting reads; the others need not be kept while it is given away."""
+
+        def act(agent_state: PyTree, obs: PyTree) -> PyTree:
+            obs = jax.tree.map(lambda leaf: leaf[None], obs)
+            return self._agent.act(agent_state, obs, self._agent.initial_carry(1), jax.random.key(0))
+
+        jaxpr = jax.make_jaxpr(act)(self._agent_structure, self._env.obs).jaxpr
+        read = {id(var) for equation in jaxpr.eqns for var in equation.invars} | {id(var) for var in jaxpr.outvars}
+        return [id(var) in read for var in jaxpr.invars[: len(jax.tree.leaves(self._agent_structure))]]
