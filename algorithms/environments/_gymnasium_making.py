@@ -6,6 +6,9 @@ this package.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import multiprocessing
 import signal
 import sys
 from collections.abc import Callable
@@ -28,8 +31,7 @@ def make(name: str, **options: Any) -> gymnasium.Env:
 
 def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env:
     """Return a game whose frames are gray, 84 x 84."""
-    import ale_py
-
+    ale_py: Any = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game prints who made it
     gymnasium.register_envs(ale_py)
     env = gymnasium.make(name, frameskip=1, **options)
@@ -49,18 +51,18 @@ def stacked(make_one: Callable[..., gymnasium.Env], size: int, **options: Any) -
 
 def in_process(make_one: Callable[..., gymnasium.Env], **options: Any) -> gymnasium.Env:
     """Make an environment in a process of its own, which leaves it to its parent to answer Ctrl-C."""
-    for name in ("SIGINT", "SIGHUP"):  # the latter is unknown to Windows
-        if (number := getattr(signal, name, None)) is not None:
-            signal.signal(number, signal.SIG_IGN)
+    if multiprocessing.parent_process() is not None:  # the parent makes one, too, to see what it shows
+        for name in ("SIGINT", "SIGHUP"):  # the latter is unknown to Windows
+            if (number := getattr(signal, name, None)) is not None:
+                signal.signal(number, signal.SIG_IGN)
     return make_one(**options)
 
 
 def _quiet_mujoco() -> None:
     """Show MuJoCo's warnings where Python's go, but for those about old models; else it also writes MUJOCO_LOG.TXT."""
-    try:
-        import mujoco
-    except ModuleNotFoundError:  # which Gymnasium explains
+    if importlib.util.find_spec("mujoco") is None:  # which Gymnasium explains
         return
+    mujoco: Any = importlib.import_module("mujoco")
     if mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(_show_warning)
 

@@ -52,7 +52,8 @@ class Stepper:
 
     def reset(self, seed: int | list[int]) -> None:
         """Begin new episodes everywhere; environment `i` gets the seed `seed + i`, or the one of its own."""
-        obs, _ = self._vector.reset(seed=seed)
+        vector: Any = self._vector  # whose type has one seed, but Gymnasium's own vectors take many
+        obs, _ = vector.reset(seed=seed)
         self.obs = self._encode(obs)
         self._is_reset = np.zeros(self.num_envs, bool)  # where the next step will be a reset
         self._return, self._length = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32)

@@ -51,7 +51,7 @@ class Collector:
             action, self._carry, extras = act(self.steps.obs, self._carry, self._is_fresh, np.int32(number))
             action, extras = jax.tree.map(np.asarray, (action, extras))
             transition, finished, is_row = self.steps.step(action)
-            self._is_fresh = finished.ended | ~is_row
+            self._is_fresh = np.asarray(finished.ended) | ~is_row
             self._rows.add((transition._replace(extras=extras), finished), is_row)
             number += 1
         return self._rows.take(num_rows)

@@ -30,6 +30,7 @@ from jaxrl_buffers.types import PyTree
 LAST = 2**31 - 1  # no iteration has this number, nor a split so many keys
 Policy = list[jax.Array]  # those leaves of an agent's state that acting reads
 Part = tuple[Transition, Finished]  # the rows of one actor, leaves [K, S n, ...]
+FLAG: Any = jax.ShapeDtypeStruct((), jnp.bool_)
 
 
 class HostCompiled:
@@ -63,6 +64,8 @@ class HostCompiled:
         self.fold_in = jax.jit(self._over_seeds(fold_in, (0, None)))
         self.warm_up_keys = jax.jit(self._over_seeds(self._warm_up_keys))
         self.seeds = jax.jit(self._over_seeds(lambda key: jax.random.bits(key, dtype=jnp.uint32) >> 1))
+        # What acting reads of an agent's state, in memory of its own, as the state is given away to `learn`.
+        self.policy = jax.jit(lambda agent_state: [jnp.copy(leaf) for leaf in self._read_by_acting(agent_state)])
         self.act = jax.jit(self._act)
         self.act_first = jax.jit(self._act_first, static_argnames="is_random")
         self.store = jax.jit(self._store, donate_argnums=0)
@@ -73,9 +76,21 @@ class HostCompiled:
         self.read = jax.jit(self._over_seeds(lambda state: loop.read_metrics(state, plan)[1]))
         self.stats = jax.jit(self._over_seeds(self._stats))
 
-    def policy(self, agent_state: PyTree) -> Policy:
-        """Return what acting reads of an agent's state, in memory of its own, as the state is given away to `learn`."""
-        return [jnp.array(leaf) for leaf in self._read_by_acting(agent_state)]
+    def compile(self) -> None:
+        """Compile acting and learning now; otherwise the first iterations would wait for it."""
+        num_envs, num_rows = self._plan.num_envs // self._num_actors, self._plan.update_every // self._plan.num_envs
+        axis, seeds = (num_envs * (self._num_seeds or 1),), () if self._num_seeds is None else (self._num_seeds,)
+        number: Any = jax.ShapeDtypeStruct((), jnp.int32)
+        key = _with_axes(jax.eval_shape(lambda: jax.random.key(0)), seeds)
+        state = jax.eval_shape(self.begin, key)[0]._replace(key=())
+        policy, carry = jax.eval_shape(self._read_by_acting, state.agent), jax.eval_shape(self.first_carry, num_envs)
+        inputs = policy, key, number, number, _with_axes(self._env.obs, axis), carry, _with_axes(FLAG, axis), number
+        self.act.lower(*inputs).compile()
+        extras = jax.tree.map(lambda leaf: _with_axes(leaf, (num_rows,)), jax.eval_shape(self._act, *inputs)[2])
+        rows = _with_axes(self._env.transition(), (num_rows, *axis))._replace(extras=extras)
+        reward = self._env.transition().reward
+        finished = _with_axes(Finished(FLAG, reward, number), (num_rows, *axis))
+        self.learn.lower(state, key, [(rows, finished)] * self._num_actors).compile()
 
     def first_carry(self, num_envs: int) -> PyTree:
         """Return what acting remembers at the start of episodes."""
@@ -194,9 +209,10 @@ class HostCompiled:
     def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, Policy]:
         """Learn from the rows of all actors; `state` is without its key."""
 
-        def of_seed(state: TrainState, key: jax.Array, *rows: Any) -> tuple[TrainState, Policy]:
+        def of_seed(state: Any, key: jax.Array, chunk: Transition, finished: Finished) -> tuple[Any, Policy]:
             keys = iteration_keys(fold_in(key, state.iteration), self._plan)
-            state = loop.learn(state._replace(key=key), *rows, keys, self._agent, self._buffer, self._plan)
+            parts = self._agent, self._buffer, self._plan
+            state = loop.learn(state._replace(key=key), chunk, finished, keys, *parts)
             return state._replace(key=()), self._read_by_acting(state.agent)
 
         return self._over_seeds(of_seed)(state, key, *self._joined(parts))
@@ -262,3 +278,8 @@ class HostCompiled:
         jaxpr = jax.make_jaxpr(act)(self._agent_structure, self._env.obs).jaxpr
         read = {id(var) for equation in jaxpr.eqns for var in equation.invars} | {id(var) for var in jaxpr.outvars}
         return [id(var) in read for var in jaxpr.invars[: len(jax.tree.leaves(self._agent_structure))]]
+
+
+def _with_axes(structure: PyTree, axes: tuple[int, ...]) -> PyTree:
+    """Put axes in front of shapes."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), structure)

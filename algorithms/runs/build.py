@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from algorithms import environments
 from algorithms.agents.optimizers import LinearDecay
-from algorithms.environments import Environment
+from algorithms.environments import Described, custom
+from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.networks import Torso
 from algorithms.networks import memories as memory
 from algorithms.runs import components
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
+from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import Settings, is_component, refuse_replaced, require_keys
 from algorithms.training.loop import Buffer
 from algorithms.training.plan import Plan
@@ -20,7 +22,7 @@ from algorithms.types import Agent
 from algorithms.wrappers.averaging import Averaged
 from algorithms.wrappers.normalization import Normalized
 from algorithms.wrappers.recurrence import Recurrent
-from jaxrl_buffers import Hindsight, Mixture, NStep, ReplayBuffer, Sequence, config
+from jaxrl_buffers import Frames, Hindsight, Mixture, NStep, ReplayBuffer, Sequence, config
 from jaxrl_buffers._checks import require_choice, require_flag, require_integer, require_number, shown
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import View
@@ -40,7 +42,7 @@ class Experiment(NamedTuple):
 
     agent: Agent
     buffer: Buffer
-    env: Environment
+    env: Any  # an `Environment`, or a `HostEnvironment`
     plan: Plan
 
 
@@ -95,18 +97,18 @@ def _check(settings: Settings) -> None:
     for name, kind, what in (("environment", str, "the name of an environment"), ("plan", Plan, "a Plan")):
         if not isinstance(getattr(settings, name), kind):
             raise ValueError(f"Settings({name}={shown(getattr(settings, name))}): `{name}` must be {what}.")
-    for name in ("agent", "rollout", "buffer"):
+    for name in ("agent", "rollout", "buffer", "env"):
         require_keys(name, {} if getattr(settings, name) is None else getattr(settings, name))
     for name, choices in CHOICES.items():
         require_choice("Settings", name, getattr(settings, name), choices)
-    for name in ("n_step", "sequence_length", "capacity"):
+    for name in ("n_step", "sequence_length", "capacity", "frame_stack", "actors"):
         require_integer("Settings", name, getattr(settings, name), 1)
     require_integer("Settings", "burn_in", settings.burn_in, 0)
     require_integer("Settings", "num_seeds", settings.num_seeds, 1, MAX_SEEDS)
     require_integer("Settings", "seed", settings.seed, 0, MAX_SEED)
     for name in ("hindsight_ratio", "averaging", "gamma"):
         require_number("Settings", name, getattr(settings, name), 0, 1)
-    for name in ("anneal", "normalize"):
+    for name in ("anneal", "normalize", "processes", "lock_step"):
         require_flag("Settings", name, getattr(settings, name))
     _check_on_policy(settings)
     values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
@@ -134,25 +136,57 @@ def _check_on_policy(settings: Settings) -> None:
         )
 
 
-def _environment(settings: Settings) -> Environment:
+def _environment(settings: Settings) -> Described:
     """Return the environment, which must be one that the algorithm can act in."""
-    obs_dtype = None if settings.obs_dtype == "none" else settings.obs_dtype
-    env = environments.make(settings.environment, obs_dtype=obs_dtype)
+    options = _environment_options(settings)
+    try:
+        env = environments.make(settings.environment, **options, **settings.env)
+    except TypeError as error:
+        if not settings.env:
+            raise
+        raise ValueError(f"env: {settings.environment} does not take {dict(settings.env)}: {error}.") from error
     if not isinstance(env.action_space, ACTION_SPACES[settings.algorithm]):
         fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
         raise ValueError(
             f"{settings.algorithm} cannot act in {settings.environment}, which has {env.action_space}; "
             f"use {' or '.join(fitting)}."
         )
-    if not isinstance(env, Environment):
-        raise ValueError(
-            f"{settings.environment} is stepped on the host, which runs in folders cannot do yet; "
-            "train in it by `algorithms.train_on_host(key, agent, buffer, env, plan)`."
-        )
+    if isinstance(env, HostEnvironment):
+        check_actors(settings.actors, settings.plan.num_envs)
+    else:
+        _refuse_on_host(settings, ("processes", "actors", "lock_step"), "runs inside the compiled program")
     return env
 
 
-def _agent(settings: Settings, env: Environment) -> Any:
+def _environment_options(settings: Settings) -> dict[str, Any]:
+    """Return what the environment is made with, besides options of its constructor."""
+    options: dict[str, Any] = {"obs_dtype": None if settings.obs_dtype == "none" else settings.obs_dtype}
+    if settings.environment.startswith("gymnasium:"):
+        options |= {"frame_skip": settings.frame_skip, "frame_stack": settings.frame_stack}
+    else:
+        _refuse_on_host(settings, ("frame_skip", "frame_stack"), "is not made by Gymnasium")
+    if settings.processes:
+        if not custom.is_own(settings.environment) and "frame_skip" not in options:
+            _refuse_on_host(settings, ("processes",), "runs inside the compiled program")
+        options["use_processes"] = True
+    for name in settings.env:
+        if name in {*options, "use_processes"}:
+            raise ValueError(f"env.{name}: got {shown(settings.env[name])}; it is a setting of its own, not of `env`.")
+    return options
+
+
+def _refuse_on_host(settings: Settings, names: tuple[str, ...], why: str) -> None:
+    """Refuse settings that mean nothing to the environment."""
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    for name in names:
+        if getattr(settings, name) != defaults[name]:
+            raise ValueError(
+                f"Settings({name}={getattr(settings, name)}): {settings.environment} {why}; `{name}` is for "
+                "environments such as gymnasium:CartPole-v1, so leave it out."
+            )
+
+
+def _agent(settings: Settings, env: Described) -> Any:
     """Return the agent itself, without the wrappers that settings ask for."""
     torso = Torso(
         tuple(settings.hidden_sizes),
@@ -168,7 +202,7 @@ def _agent(settings: Settings, env: Environment) -> Any:
     return components.make("agent", ALGORITHMS[settings.algorithm], settings.agent, env.action_space, torso=torso)
 
 
-def _whole_agent(settings: Settings, env: Environment, torso: Torso) -> Any:
+def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Any:
     """Return an agent that is given as a component; without a torso of its own it gets the one of the settings."""
     algorithm, own = components.algorithm_of(settings.agent), settings.agent.get("config")
     if settings.algorithm != algorithm:
@@ -181,7 +215,7 @@ def _whole_agent(settings: Settings, env: Environment, torso: Torso) -> Any:
     return _component("agent", {**settings.agent, "config": {**parts, **own}})
 
 
-def _buffer(settings: Settings, plan: Plan, env: Environment, has_memory: bool) -> Buffer:
+def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) -> Buffer:
     """Return the buffer for a plan."""
     if settings.buffer is not None:
         return _whole_buffer(settings.algorithm, settings.buffer, plan.num_envs)
@@ -189,7 +223,9 @@ def _buffer(settings: Settings, plan: Plan, env: Environment, has_memory: bool) 
         length = plan.update_every // plan.num_envs
         return components.make("rollout", Rollout, settings.rollout, length, plan.num_envs, gamma=settings.gamma)
     sampler, view = components.make_sampler(settings.sampler), _view(settings, env, has_memory)
-    return ReplayBuffer(sampler, view, length=-(-settings.capacity // plan.num_envs), num_envs=plan.num_envs)
+    frames = Frames(settings.frame_stack) if settings.frame_stack > 1 else None
+    length = -(-settings.capacity // plan.num_envs)
+    return ReplayBuffer(sampler, view, length=length, num_envs=plan.num_envs, frames=frames)
 
 
 def _whole_buffer(algorithm: str, given: Mapping[str, Any], num_envs: int) -> Buffer:
@@ -212,7 +248,7 @@ def _component(where: str, given: Mapping[str, Any]) -> Any:
     return config.check(Experiment, {where: given}, (where,))[where]
 
 
-def _view(settings: Settings, env: Environment, has_memory: bool) -> View:
+def _view(settings: Settings, env: Described, has_memory: bool) -> View:
     if has_memory:
         view = Sequence(settings.sequence_length, settings.burn_in, gamma=settings.gamma, n=settings.n_step)
     else:

@@ -17,11 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms.runs import old_settings, presets, run, settings_file
-from algorithms.runs.command_options import OF_RESUME, OF_RUN, REPEATED, Option, options_of_run, options_of_settings
+from algorithms.runs.command_options import (
+    ENV,
+    OF_RESUME,
+    OF_RUN,
+    REPEATED,
+    Option,
+    options_of_run,
+    options_of_settings,
+)
 from algorithms.runs.components import ALGORITHMS, require_name
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings, merged
 from algorithms.training.plan import Plan
+from jaxrl_buffers import _yaml as yaml_text
 from jaxrl_buffers._checks import shown
 
 NAMES = ("algorithm", "environment")
@@ -185,6 +194,9 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
         positive = ".".join([*path, last.removeprefix("no_")])
         is_negated = name not in options and positive in options and options[positive].kind is bool
         option = options.get(positive if is_negated else name)
+        if name.startswith(ENV) and name.count(".") == 1:
+            values.setdefault("env", {})[last] = _yaml_value(name, words)
+            continue
         if option is None:
             raise ValueError(f"there is no option {_flag(name)}; {_nearest(name, options)}")
         value = option.read(words if isinstance(words, list) else [words])
@@ -193,6 +205,18 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
             inside = inside.setdefault(part, {})
         inside[option.path[-1]] = not value if is_negated else value
     return values
+
+
+def _yaml_value(name: str, words: Any) -> Any:
+    """Return the value of an option of which nothing is known; without a word it is a flag."""
+    if not words:
+        return True
+    if not isinstance(words, str):
+        raise ValueError(f"{_flag(name)}: got {shown(' '.join(words))}, expected one value; write lists as [1,2].")
+    try:
+        return yaml_text.parse(words)
+    except ValueError as error:
+        raise ValueError(f"{_flag(name)}: {error}") from None
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

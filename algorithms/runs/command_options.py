@@ -53,6 +53,11 @@ KINDS = {
 }
 OF_RESUME = ("resume", "total_steps", *KINDS)
 REPEATED = ("log",)  # options that may be given several times, each with one or more values
+ENV = "env."  # how options of the environment's constructor begin; their names are not known beforehand
+OF_ENV = (
+    "Option NAME of the environment's constructor, such as --env.ctrl-cost-weight 0.2 of gymnasium:HalfCheetah-v5. "
+    "Values are read as in YAML."
+)
 
 
 class Option(NamedTuple):
@@ -142,6 +147,7 @@ def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:
     hidden = {"algorithm", "environment", *GROUPS, *replaced_settings(values)}
     flat = {field.name: field.default for field in dataclasses.fields(Settings) if field.name not in hidden}
     found += [Option.of_field(Settings, name, "", values.get(name, default)) for name, default in flat.items()]
+    found.append(Option(f"{ENV}NAME", (), str, OF_ENV, group="run"))
     if not is_component(values.get("agent")):
         found += _options_of("agent", ALGORITHMS[values["algorithm"]], values.get("agent"))
     if values.get("buffer") is None and values["algorithm"] in ON_POLICY:
@@ -195,7 +201,7 @@ def help_text(options: Iterable[Option], description: str) -> str:
     )
     names = parser.add_argument_group("names, before all options")
     names.add_argument("ALGORITHM", help=f"One of {', '.join(ALGORITHMS)}.")
-    names.add_argument("ENVIRONMENT", help="A name that gymnax knows, such as CartPole-v1.")
+    names.add_argument("ENVIRONMENT", help=documented(Settings)["environment"])
     groups = {group: parser.add_argument_group(group) for group in dict.fromkeys(option.group for option in options)}
     for option in options:
         text = option.text[0].upper() + option.text[1:]

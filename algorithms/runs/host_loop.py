@@ -12,6 +12,7 @@ so in the thread that starts learning an action would wait for the updates. Seen
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -126,6 +127,7 @@ class HostLoop:
         self._workers: list[Worker] = []
         self._tests: dict[int, Stepper] = {}  # by number of environments
         self._waiting: tuple[int, int] | None = None  # the iteration that is collected for, and that of its policy
+        self._is_compiled = False
         self._lags: list[int] = []  # of chunks since the last reading, in updates
 
     def __enter__(self) -> HostLoop:
@@ -163,6 +165,12 @@ class HostLoop:
     def adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: int) -> TrainState:
         """Return a state that goes on, in new episodes, with what another run has learned and stored."""
         return self.begin_anew(self._programs.adopt(key, agent_state, buffer_state, np.int32(iteration)))
+
+    def compile(self) -> None:
+        """Compile what `run` needs, if that has not been done yet; otherwise its first iterations do it."""
+        if not self._is_compiled:
+            self._programs.compile()
+        self._is_compiled = True
 
     def run(self, state: TrainState, num_iterations: int) -> TrainState:
         """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates.
@@ -212,8 +220,9 @@ class HostLoop:
             key_reset, key_play = self._programs.split(key_round)
             steps.reset(self._env_seeds(key_reset, 0, num_envs))
             act = functools.partial(self._programs.test, agent_state, key_play, deterministic=deterministic)
-            found = play(steps, act, carry, limit)
-            return found if self._num_seeds is None else tuple(each.reshape(self._num_seeds, -1) for each in found)
+            returns, lengths = play(steps, act, carry, limit)
+            shape = (num_envs,) if self._num_seeds is None else (self._num_seeds, num_envs)
+            return returns.reshape(shape), lengths.reshape(shape)
 
         return in_rounds(play_round, num_envs, num_episodes)
 
@@ -267,7 +276,7 @@ class HostLoop:
     def _actors(self) -> list[np.int32]:
         return [np.int32(number) for number in range(self._num_actors)]
 
-    def _begin_all(self, acts: list[Act], num_rows: int) -> None:
+    def _begin_all(self, acts: Sequence[Act], num_rows: int) -> None:
         for worker, collector, act in zip(self._workers, self._collectors, acts, strict=True):
             worker.begin(functools.partial(collector.collect, act, num_rows))
 

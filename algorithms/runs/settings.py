@@ -13,7 +13,7 @@ from algorithms.training.plan import Plan, Suggested
 from jaxrl_buffers import config
 from jaxrl_buffers._checks import shown
 
-GROUPS = ("plan", "agent", "sampler", "rollout", "buffer")  # settings that hold others
+GROUPS = ("plan", "agent", "sampler", "rollout", "buffer", "env")  # settings that hold others
 # Settings of which a buffer is made. They are not given beside a whole buffer, which says all of this itself.
 OF_BUFFER = (
     *("capacity", "n_step", "gamma", "hindsight", "hindsight_ratio"),
@@ -39,7 +39,8 @@ class Settings:
 
     Args:
         algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo` or `ppo`.
-        environment: the name of an environment that gymnax knows.
+        environment: the name of an environment: `CartPole-v1` of gymnax, `brax:ant`, `gymnasium:HalfCheetah-v5`, or
+            `module:function` of one's own.
         plan: budgets and intervals.
         sampler: which transitions of a replay buffer are drawn. None is `{"name": "uniform"}`.
         rollout: options of the rollout from which an on-policy algorithm learns.
@@ -70,6 +71,14 @@ class Settings:
         obs_dtype: dtype in which observations are stored. `none` leaves them as they are. `bool` is for zeros and ones,
             as in MinAtar: it takes a quarter of the memory and changes no result. `uint8` is for images with values up
             to 255, which networks divide by 255.
+        env: options of the environment's constructor, such as `{"ctrl_cost_weight": 0.2}`.
+        frame_skip: of games of Atari, for how many frames an action is repeated; None for 4.
+        frame_stack: of environments of Gymnasium, how many observations are put together along a new last axis. A
+            replay buffer keeps each of them once: four frames of 84x84 take 7,938 bytes a transition, not 56,448.
+        processes: step every environment of Gymnasium in a process of its own, which pays where steps are slow.
+        actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
+        lock_step: of environments of Gymnasium, collect and learn one after the other. Otherwise a chunk is collected
+            while the one before it is learned from, by the policy from before that learning.
 
     Example:
         >>> settings = Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000), sampler={"name": "prioritized"})
@@ -104,6 +113,12 @@ class Settings:
     seed: int = 0
     num_seeds: int = 1
     obs_dtype: str = "none"
+    env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    frame_skip: int | None = None
+    frame_stack: int = 1
+    processes: bool = False
+    actors: int = 1
+    lock_step: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them, without those that a whole component replaces."""
@@ -173,7 +188,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     replaced |= {"buffer"} if "sampler" in above and "buffer" not in above else set()
     below = {name: value for name, value in below.items() if name not in replaced}
     both = {**below, **above}
-    for name in ("plan", "agent", "rollout"):
+    for name in ("plan", "agent", "rollout", "env"):
         if isinstance(below.get(name), Mapping) and isinstance(above.get(name), Mapping):
             both[name] = {**below[name], **above[name]}
     if above.get("sampler") is not None:

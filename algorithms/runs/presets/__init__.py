@@ -1,11 +1,13 @@
 """Tuned settings, as data: the files `ALGORITHM/ENVIRONMENT.yaml` beside this one, written like any settings file.
 
-A pair without a file of its own gets `ALGORITHM/untuned.yaml`, or `untuned.yaml` where the algorithm has none.
+A colon in a name is a folder: that of `gymnasium:ALE/Pong-v5` would be `ALGORITHM/gymnasium/ALE/Pong-v5.yaml`. A pair
+without a file of its own gets the nearest `untuned.yaml`: of `ALGORITHM/gymnasium/ALE` or `gymnasium/ALE`, of
+`ALGORITHM/gymnasium` or `gymnasium`, of `ALGORITHM`, or the one beside this file.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from algorithms.runs.settings import Settings
@@ -28,8 +30,10 @@ def preset(algorithm: str, environment: str) -> Settings:
 
 def read(algorithm: str, environment: str) -> dict[str, Any]:
     """Return a preset as a dict. The numbers of its plan are suggestions: they change where others need it."""
-    names = [f"{algorithm}/{environment}", f"{algorithm}/untuned"]
-    known = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in FOLDER.rglob("*.yaml")}
-    path = next((known[name] for name in names if name in known), known["untuned"])
+    place = PurePosixPath(environment.replace(":", "/"))
+    untuned = [above / "untuned" for above in place.parents]
+    names = [f"{algorithm}/{place}", *(name for each in untuned for name in (f"{algorithm}/{each}", f"{each}"))]
+    known = {path.relative_to(FOLDER).as_posix().removesuffix(".yaml"): path for path in FOLDER.rglob("*.yaml")}
+    path = next(known[name] for name in names if name in known)
     values = yaml_text.parse(path.read_text("utf-8"))
     return {"algorithm": algorithm, "environment": environment, **values, "plan": suggested(values["plan"])}
