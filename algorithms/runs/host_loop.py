@@ -253,7 +253,9 @@ class HostLoop:
         act = functools.partial(self._programs.act_first, is_random=is_random)
         for begin in range(0, num_rows, chunk_rows):
             part = keys[..., begin : begin + chunk_rows]
-            self._begin_all([functools.partial(act, state.agent, part, actor) for actor in self._actors], part.shape[-1])
+            self._begin_all(
+                [functools.partial(act, state.agent, part, actor) for actor in self._actors], part.shape[-1]
+            )
             step = (begin + part.shape[-1]) * num_envs
             state = self._programs.store(state, np.int32(step), self._results())
         return state._replace(key=key_train)
