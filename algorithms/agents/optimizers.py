@@ -65,8 +65,10 @@ class Optimizer:
     def transformation(self) -> optax.GradientTransformation:
         """The optimizer as a gradient transformation of optax."""
         clip = [] if self.max_grad_norm is None else [optax.clip_by_global_norm(self.max_grad_norm)]
-        scale = [] if self.schedule is None else [optax.scale_by_schedule(self.schedule)]
-        return optax.chain(*clip, getattr(optax, self.name)(self.learning_rate, **self.options), *scale)
+        optimizer = getattr(optax, self.name)(self.learning_rate, **self.options)
+        schedule = self.schedule
+        scale = [] if schedule is None else [optax.scale_by_schedule(lambda count: schedule(jnp.asarray(count)))]
+        return optax.chain(*clip, optimizer, *scale)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""The page on the architecture says what the code does: its names exist, and are called in the order of its lists."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import os
+import pkgutil
+import re
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+import pytest
+
+from algorithms.training import loop
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+NAME = r"`((?:algorithms|jaxrl_buffers)\.[\w.]+)`"
+ARGUMENTS = (
+    *("ddqn", "CartPole-v1", "--n-step", "3", "--sampler", "prioritized", "--averaging", "0", "--hidden-sizes", "4"),
+    *("--total-steps", "48", "--start-steps", "32", "--update-every", "16", "--num-updates", "1", "--num-envs", "2"),
+    *("--mini-batch-size", "4", "--test-every", "0", "--num-test-episodes", "1", "--capacity", "64"),
+    *("--final-episodes", "1"),
+)
+
+
+def walk(title: str) -> list[str]:
+    """Return the names in the numbered list below a title."""
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^\d+\. {NAME}", section, re.MULTILINE)
+
+
+def code_of(name: str) -> CodeType:
+    found = inspect.unwrap(pkgutil.resolve_name(name))
+    return getattr(found, "__func__", found).__code__
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory) -> list[CodeType]:
+    """Return what a short run calls, in order."""
+    spec = importlib.util.spec_from_file_location("train_script_of_architecture", ROOT / "scripts" / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found: list[CodeType] = []
+    folders = tuple(os.fspath(ROOT / package) for package in ("algorithms", "jaxrl_buffers"))
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folders):
+            found.append(frame.f_code)
+
+    run = loop.run
+
+    @functools.wraps(run)
+    def run_traced_anew(*args: Any, **options: Any) -> Any:
+        jax.clear_caches()  # parts of the program have been traced before, to find out what they return
+        return run(*args, **options)
+
+    arguments = [*ARGUMENTS, "--out", os.fspath(tmp_path_factory.mktemp("run") / "short")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "run", run_traced_anew)
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            assert script.main(arguments) == 0
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    return found
+
+
+def test_every_name_exists():
+    names = re.findall(NAME, PAGE)
+    assert len(names) > 25
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
+def test_every_layer_exists():
+    for package in ("algorithms", "jaxrl_buffers"):
+        table = PAGE.partition(f"| `{package}` |")[2].partition("\n\n")[0]
+        layers = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])]
+        assert len(layers) > 6
+        for layer in layers:
+            assert importlib.util.find_spec(f"{package}.{layer}") is not None
+
+
+@pytest.mark.parametrize("title", ["The walk of a transition", "The walk of a setting"])
+def test_the_walk_is_called_in_its_order(title, calls):
+    names = walk(title)
+    assert len(names) > 10
+    at = 0
+    for name in names:
+        assert code_of(name) in calls[at:], f"{name} is not called behind the lines above it"
+        at = calls.index(code_of(name), at) + 1
+
+
+def test_the_layers_are_kept():
+    """`training` knows nothing of `runs`; `jaxrl_buffers` knows nothing of `algorithms`."""
+    for folder, others in (("jaxrl_buffers", "algorithms"), ("algorithms/training", r"algorithms\.runs")):
+        for path in (ROOT / folder).rglob("*.py"):
+            imported = re.findall(rf"^\s*(?:from|import) {others}\b", path.read_text("utf-8"), re.MULTILINE)
+            assert not imported, path
