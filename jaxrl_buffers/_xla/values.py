@@ -1,4 +1,4 @@
-"""Numbers that are computed once, read in order, or summed up in order."""
+"""Numbers that are computed once, read in order, summed up in order, or laid out in one way."""
 
 from __future__ import annotations
 
