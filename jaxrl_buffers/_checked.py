@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import jax
 from jax.experimental import checkify
@@ -13,7 +13,7 @@ _asked_for = jax.make_user_context(default_value=False)
 
 
 @contextlib.contextmanager
-def checked() -> Iterator[None]:
+def checked() -> Generator[None]:
     """Look for misuse inside compiled programs; goes with `jax.experimental.checkify`.
 
     Found are: `sample` when there is nothing to draw, `update_priorities` with numbers that are negative or not finite,

@@ -155,7 +155,7 @@ def _validated(hint: Any) -> Any:
         return dict[str, _validated(arguments[1])]
     if Callable in (hint, origin):
         return Annotated[Any, pydantic.PlainValidator(functools.partial(_function, hint))]
-    return _component(hint if inspect.isclass(hint) and hint is not Any else object)
+    return _component(object if hint is Any or not inspect.isclass(hint) else hint)
 
 
 def _component(kind: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def is_of_arrays(path: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Any]]:
+def opened(path: str | os.PathLike[str]) -> Generator[Mapping[str, Any]]:
     """Open a file of arrays; say which file cannot be read, whatever NumPy and HDF5 raise."""
     if not Path(path).is_file():
         raise ValueError(f"there is no data set {str(path)!r}; correct the path, or make it.")

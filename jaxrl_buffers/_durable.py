@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class NewFile:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[NewFile]:
+def new_file(path: Path) -> Generator[NewFile]:
     """Write a file from the beginning; afterwards its contents are on the disk, but not yet its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
     try:

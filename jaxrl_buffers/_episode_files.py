@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
 def imported(caller: str) -> Any:
     """Return the module `minari`, or say how to get it."""
     try:
-        import h5py  # noqa: F401  # Minari asks for it only once a file is read  # pyright: ignore[reportMissingImports]
-        import minari  # pyright: ignore[reportMissingImports]
-        import minari.dataset.minari_storage  # pyright: ignore[reportMissingImports]
+        importlib.import_module("h5py")  # Minari imports it only once a file is read
+        importlib.import_module("minari.dataset.minari_storage")
+        return importlib.import_module("minari")
     except ImportError as error:
         raise ImportError(f"{caller}() needs Minari: pip install 'jaxrl-buffers[data]' ({error})") from None
-    return minari
 
 
 def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
@@ -93,7 +93,7 @@ def _transitions_of(episode: Any, infos: Sequence[str]) -> Transition:
 
 
 @contextlib.contextmanager
-def _clear_errors(source: Any) -> Iterator[None]:
+def _clear_errors(source: Any) -> Generator[None]:
     """Say which data set cannot be read, whatever Minari and HDF5 raise."""
     try:
         yield

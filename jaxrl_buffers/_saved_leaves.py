@@ -121,7 +121,7 @@ def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
     if _is_number(parts[0]):
         return record | {"number": parts if axes else leaf}
     if _is_key(parts[0]):
-        record["key_implementation"] = str(jax.random.key_impl(parts[0]))
+        record["key_implementation"] = str(jax.random.key_impl(_value(parts[0])))
     offset, digest = file.size, xxhash.xxh3_64()
     for part in parts:
         array = np.asarray(_array(part))
@@ -257,10 +257,15 @@ def _spell(shape: tuple[int, ...], dtype: Any) -> str:
 
 def _array(leaf: Any) -> Any:
     """Return the array that is stored for a leaf."""
-    leaf = leaf.value() if isinstance(leaf, PackedLeaf) else leaf
+    leaf = _value(leaf)
     if isinstance(leaf, SegmentTree):
         return leaf.leaves[..., : leaf.capacity]
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _value(leaf: Any) -> Any:
+    """Return a leaf, taken out of the words of its rows if these are packed."""
+    return leaf.value() if isinstance(leaf, PackedLeaf) else leaf
 
 
 def _array_dtype(like: Any) -> Any:

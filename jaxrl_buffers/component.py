@@ -46,7 +46,7 @@ class Component:
         ...     factor: float
         ...     name: str = field(static=True, default="scaled")
         ...
-        ...     def __post_init__(self):
+        ...     def __post_init__(self) -> None:
         ...         if self.factor < 0:
         ...             raise ValueError(f"Scaled(factor={self.factor}): `factor` must be at least 0.")
         >>> jax.tree.map(lambda leaf: leaf + 1, Scaled(2.0))

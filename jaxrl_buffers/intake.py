@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_buffers._checks import require_integer
-from jaxrl_buffers.feeder import PAUSE, Stopped
+from jaxrl_buffers.feeder import PAUSE
 from jaxrl_buffers.feeder._lane import CLOSED, CLOSING, DONE, Lane, Leaf
 from jaxrl_buffers.shared import Shared
 from jaxrl_buffers.types import PyTree
@@ -91,7 +91,7 @@ class Intake:
         except BaseException:
             self._remove()
             raise
-        self.names = tuple(lane.name for lane in self._lanes)
+        self.names: tuple[str, ...] = tuple(lane.name for lane in self._lanes)
         self._thread.start()
 
     def close(self, timeout: float = 10.0) -> None:
@@ -174,10 +174,8 @@ class Intake:
                 self._shared.mark_break(env_ids)
             self._generations[number] = generation
         chunk = jax.tree.unflatten(jax.tree.structure(self._shared.row), leaves)
-        try:
-            self._shared._add(chunk, None, env_ids, timeout=0, heeds_stop=heeds_stop)
-        except (TimeoutError, Stopped):  # there is no room any more, or it was stopped; the chunk stays in its slot
-            return False
+        if not self._shared.try_add(chunk, env_ids, heeds_stop):
+            return False  # there is no room any more, or it was stopped; the chunk stays in its slot
         lane["taken"] = taken + 1
         return True
 

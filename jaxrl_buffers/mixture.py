@@ -61,7 +61,7 @@ class Mixture(Component):
     buffers: tuple[ReplayBuffer, ...]
     ratios: tuple[float, ...] = field(static=True, default=())
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_tuple("Mixture", "buffers", self.buffers, "buffers")
         require_tuple("Mixture", "ratios", self.ratios, "numbers")
         if not self.buffers:

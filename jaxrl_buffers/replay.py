@@ -82,7 +82,7 @@ class ReplayBuffer(HeldRows, Component):
     keep_episodes: bool = field(static=True, default=False, kw_only=True)
     platform: str | None = field(static=True, default=None, kw_only=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("ReplayBuffer", "length", self.length, 1)
         require_integer("ReplayBuffer", "num_envs", self.num_envs, 1)
         if self.length * self.num_envs >= ring.POSITION_LIMIT:

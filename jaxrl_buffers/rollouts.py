@@ -8,6 +8,7 @@ all.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -99,9 +100,9 @@ class Rollout(Component):
     normalize: bool = field(static=True, default=True, kw_only=True)
     returns: str = field(static=True, default="lambda", kw_only=True)
 
-    renamed: ClassVar = {"is_normalized": "normalize"}
+    renamed: ClassVar[Mapping[str, str]] = {"is_normalized": "normalize"}
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("Rollout", "length", self.length, 1)
         require_integer("Rollout", "num_envs", self.num_envs, 1)
         require_number(self, "gamma", self.gamma, 0)

@@ -105,6 +105,20 @@ class Shared:
         """Append rows as `buffer.add` does; with `keep_until_dequeued`, wait for room."""
         self._add(chunk, priorities, env_ids, timeout)
 
+    def try_add(self, chunk: PyTree, env_ids: Any = None, heeds_stop: bool = True) -> bool:
+        """Append rows if this is possible at once; return whether it was.
+
+        Args:
+            chunk: as in `add`.
+            env_ids: as in `add`.
+            heeds_stop: whether rows are refused while this is stopped.
+        """
+        try:
+            self._add(chunk, None, env_ids, 0, heeds_stop)
+        except (TimeoutError, Stopped):
+            return False
+        return True
+
     def _add(
         self, chunk: PyTree, priorities: Any, env_ids: Any, timeout: float | None, heeds_stop: bool = True
     ) -> None:

@@ -63,7 +63,7 @@ class Combined(Wrapping, Component):
     others: tuple[Sampler, ...] = ()
     ratios: tuple[float, ...] = field(static=True, default=())
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_tuple("Combined", "others", self.others, "samplers")
         require_tuple("Combined", "ratios", self.ratios, "numbers")
         for ratio in self.ratios:

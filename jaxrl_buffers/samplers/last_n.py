@@ -38,7 +38,7 @@ class LastN(Wrapping, Component):
     sampler: Sampler = Uniform()
     max_share: Scalar = math.inf
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "num_starts", self.num_starts, 0)
         require_number(self, "max_share", self.max_share, 0, math.inf)
 

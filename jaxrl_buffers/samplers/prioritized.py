@@ -70,7 +70,7 @@ class Prioritized(Component):
     weighting: str = field(static=True, default="buffer")
     fan_out: int | None = field(static=True, default=None)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("alpha", "beta", "epsilon", "initial"):
             require_number(self, name, getattr(self, name), 0)
         require_number(self, "eta", self.eta, 0, 1)

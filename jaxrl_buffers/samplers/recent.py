@@ -79,7 +79,7 @@ class Recent(Wrapping, Component):
     c_min: Scalar = 5_000.0
     adaptive: bool = field(static=True, default=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "eta", self.eta, 0, 1)
         require_number(self, "c_min", self.c_min, 0)
 

@@ -39,7 +39,7 @@ class Uniform(Stateless):
     method: str = field(static=True, default="independent")
     balanced: bool = field(static=True, default=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_choice("Uniform", "method", self.method, METHODS)
 
     @property

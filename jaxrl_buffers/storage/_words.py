@@ -105,7 +105,7 @@ class Words(Component):
         num_rows = jax.tree.leaves(chunk)[0].shape[0]
         leaves = [leaf.reshape(num_rows * num_envs, *leaf.shape[2:]) for leaf in jax.tree.leaves(chunk)]
         write = functools.partial(_write_block, row=row, num_rows=num_rows, num_envs=num_envs, length=length)
-        arrays = map(write, self.arrays, self._pack(leaves, 1))
+        arrays = map(write, self.arrays, self.pack(leaves, 1))
         return self.replace(arrays=tuple(compact(words, is_read_by_row=True) for words in arrays))
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Words:
@@ -113,7 +113,7 @@ class Words(Component):
         length, num_envs = self.shape
         is_inside = (row < length) & (env >= 0) & (env < num_envs)
         index = jnp.where(is_inside, row * num_envs + env, length * num_envs).reshape(-1)
-        new = (words.reshape(index.shape[0], -1) for words in self._pack(jax.tree.leaves(rows), 2))
+        new = (words.reshape(index.shape[0], -1) for words in self.pack(jax.tree.leaves(rows), 2))
         arrays = tuple(words.at[index].set(part, mode="drop") for words, part in zip(self.arrays, new, strict=True))
         return self.replace(arrays=arrays)
 
@@ -122,7 +122,8 @@ class Words(Component):
         rows = with_field(self.read(row * self.shape[1] + env), name, values)
         return self.write_at(jax.tree.map(lambda leaf: leaf[None], rows), row[None], env[None])
 
-    def _pack(self, leaves: list[jax.Array], num_axes: int) -> list[jax.Array]:
+    def pack(self, leaves: list[jax.Array], num_axes: int) -> list[jax.Array]:
+        """Return the words of leaves, one array for each form."""
         return [
             pack(form, [leaves[number] for number in group], num_axes)
             for form, group in zip(self.forms, self.groups, strict=True)
@@ -174,7 +175,7 @@ def _unpack_one(form: Form, number: int, words: jax.Array) -> jax.Array:
 def _write_packed(rows: Words, block: list[jax.Array], start: int) -> tuple[jax.Array, ...]:
     """Pack leaves `[..., K, N, ...]` and write them from flat index `start` on; return the arrays."""
     num_axes = rows.arrays[0].ndim
-    new = (words.reshape(*words.shape[: num_axes - 2], -1, words.shape[-1]) for words in rows._pack(block, num_axes))
+    new = (words.reshape(*words.shape[: num_axes - 2], -1, words.shape[-1]) for words in rows.pack(block, num_axes))
     return tuple(
         lax.dynamic_update_slice_in_dim(array, part, start, axis=-2)
         for array, part in zip(rows.arrays, new, strict=True)

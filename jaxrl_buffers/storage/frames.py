@@ -66,7 +66,7 @@ class Frames(Component):
     stacked: str | None = field(static=True, default=None)
     num_finals: int | None = field(static=True, default=None)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("Frames", "stack", self.stack, 1)
         require_choice("Frames", "padding", self.padding, PADDINGS)
         if self.num_finals is not None:

@@ -30,7 +30,7 @@ class Reader(NamedTuple):
 
     def read(self, row: jax.Array, env: jax.Array) -> PyTree:
         """Return the rows at indices of any common shape."""
-        return self._changed(ring.read(self.ring, row, env), row, env)
+        return self.changed(ring.read(self.ring, row, env), row, env)
 
     def steps(self, row: jax.Array, env: jax.Array, num_steps: int) -> Steps:
         """Read `num_steps` consecutive rows of each sample, of which the rows `[B]` are the first."""
@@ -77,7 +77,8 @@ class Reader(NamedTuple):
         """Return the row that is `steps` after `row`; `steps` is at most `T`."""
         return ring.wrap(row + steps, ring.shape(self.ring)[0])
 
-    def _changed(self, rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
+    def changed(self, rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
+        """Apply all changes to rows that were read at these indices."""
         for change in self.changes:
             rows = change(rows, row, env)
         return rows
@@ -94,14 +95,14 @@ class Steps(NamedTuple):
     def each(self) -> list[PyTree]:
         """Return the rows of every step, leaves `[B, ...]`. Use it for fields of which every step is needed."""
         unpack = self.reader.ring.rows.unpack
-        return [self.reader._changed(unpack(one), self.rows[step], self.env) for step, one in enumerate(self.stored)]
+        return [self.reader.changed(unpack(one), self.rows[step], self.env) for step, one in enumerate(self.stored)]
 
     def at(self, number: jax.Array | int) -> PyTree:
         """Return step `number[B]` of each sample, or one step for all: leaves `[B, ...]`."""
         storage, row = self.reader.ring, self.row_at(number)
         index = row * ring.shape(storage)[1] + self.env
         rows = storage.rows.select(self.stored, number, index)
-        return self.reader._changed(rows, row, self.env)
+        return self.reader.changed(rows, row, self.env)
 
     def row_at(self, number: jax.Array | int) -> jax.Array:
         """Return where step `number[B]` of each sample is: `int32[B]`."""

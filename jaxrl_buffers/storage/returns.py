@@ -85,7 +85,7 @@ class EpisodicReturns(Component):
     bootstrap: str | None = field(static=True, default=None)
     discount: str | None = field(static=True, default=None)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "gamma", self.gamma, 0)
         if not is_number(self.default):
             raise ValueError(f"EpisodicReturns(default={shown(self.default)}): `default` must be a number.")

@@ -62,7 +62,7 @@ class Hindsight(Component):
     strategy: str = field(static=True, default="future", kw_only=True)
     ratio: Scalar = field(default=0.8, kw_only=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_choice("Hindsight", "strategy", self.strategy, STRATEGIES)
         require_number(self, "ratio", self.ratio, 0, 1)
         if not callable(self.relabel):

@@ -21,6 +21,8 @@ from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 from jaxrl_buffers.views._targets import as_float, sum_steps
 
+FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")  # what a target is made of
+
 
 class NStep(Component):
     """View starts as n-step transitions; `n = 1` is the plain transition.
@@ -37,7 +39,7 @@ class NStep(Component):
     n: int = field(static=True, default=1)
     gamma: Scalar = 0.99
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("NStep", "n", self.n, 1)
         require_number(self, "gamma", self.gamma, 0)
 
@@ -46,7 +48,11 @@ class NStep(Component):
     stride = 1
     needs_episodes = False
     is_random = False
-    fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The named fields that stored rows must have."""
+        return FIELDS
 
     @property
     def span(self) -> int:

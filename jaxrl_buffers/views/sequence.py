@@ -22,7 +22,7 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar, Transition
 from jaxrl_buffers.views._targets import as_float, sum_steps
-from jaxrl_buffers.views.n_step import NStep
+from jaxrl_buffers.views.n_step import FIELDS
 
 
 class Sequence(Component):
@@ -55,7 +55,7 @@ class Sequence(Component):
     within_episode: bool = field(static=True, default=False)
     n: int = field(static=True, default=1)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("Sequence", "length", self.length, 1)
         require_integer("Sequence", "burn_in", self.burn_in, 0)
         require_integer("Sequence", "period", self.period, 1)
@@ -79,7 +79,7 @@ class Sequence(Component):
     def fields(self) -> tuple[str, ...]:
         """The named fields that stored rows must have."""
         ends = ("terminated", "truncated") if self.within_episode else ()
-        return ends if self.n == 1 else NStep.fields
+        return ends if self.n == 1 else FIELDS
 
     @property
     def lookahead(self) -> int:

@@ -108,7 +108,7 @@ def test_rows_with_a_mask_of_their_own_keep_it():
 
 
 def test_rows_of_other_structures_are_read_by_name():
-    row = {name: np.float32(0) for name in jb.NStep.fields}
+    row = {name: np.float32(0) for name in jb.NStep().fields}
     buffer = jb.uniform(3)
     state = buffer.add(buffer.init(row), {name: np.full((1, 1), 2.0, np.float32) for name in row})
     batch = buffer.sample(state, jax.random.key(0), 2).batch
@@ -181,7 +181,7 @@ def test_sequences_sum_up_vector_rewards_and_skip_what_is_not_used():
 
 
 def test_only_transitions_have_rewards_to_sum_up():
-    names = dict.fromkeys(jb.NStep.fields, np.float32(0))
+    names = dict.fromkeys(jb.NStep().fields, np.float32(0))
     buffer = jb.sequences(3, sequence_length=2, n=2)
     with pytest.raises(ValueError, match="Sequence needs the field 'obs'"):
         buffer.init(np.float32(0))
