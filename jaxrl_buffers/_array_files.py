@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -88,6 +88,33 @@ def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
         return ((one == other) | ((one != one) & (other != other))).reshape(len(one), -1).all(axis=1)
 
     return np.logical_and.reduce(jax.tree.leaves(jax.tree.map(equal, next_obs, obs)))
+
+
+def blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
+    """Yield rows that come in pieces of any length in blocks of `num_rows`, the last one shorter, cast as `row`.
+
+    Every block is a new array, because JAX may go on reading one that it was given.
+    """
+    block, filled = None, 0
+    for piece in pieces:
+        begin, end = 0, len(jax.tree.leaves(piece)[0])
+        while begin < end:
+            if block is None:
+                block = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row)
+            count = min(num_rows - filled, end - begin)
+            copy(block, slice(filled, filled + count), jax.tree.map(lambda leaf, at=begin: leaf[at:], piece))
+            begin, filled = begin + count, filled + count
+            if filled == num_rows:
+                yield block
+                block, filled = None, 0
+    if block is not None:
+        yield jax.tree.map(lambda leaf: leaf[:filled], block)
+
+
+def copy(target: PyTree, place: slice, source: PyTree) -> None:
+    """Copy the first rows of one tree of arrays to a place in another."""
+    for to, leaf in zip(jax.tree.leaves(target), jax.tree.leaves(source), strict=True):
+        to[place] = leaf[: place.stop - place.start]
 
 
 def _nested(value: Any) -> Any:

@@ -12,16 +12,17 @@ block by block: beside the state, memory holds one block and, from Minari, one e
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers import _episode_files as episode_files
-from jaxrl_buffers._array_files import ArraySource
+from jaxrl_buffers._array_files import ArraySource, blocks, copy
 from jaxrl_buffers._checks import require_choice, row_structure
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
@@ -44,7 +45,7 @@ def from_file(
     """Return a state that holds the rows of a data set.
 
     Args:
-        buffer: with `num_envs=1`; `num_rows(path)` tells how long it must be.
+        buffer: with `num_envs=1`; `describe(path).num_rows` is how long it must be.
         path: a file of arrays under D4RL's keys, `.npz`, or `.hdf5` or `.h5`, which needs the extra `data`; else a data
             set of Minari, by its folder or its name.
         infos, keep, like: as in `from_arrays`.
@@ -55,12 +56,21 @@ def from_file(
     return from_minari(buffer, path, infos=infos, keep=keep, like=like)
 
 
-def num_rows(path: str | os.PathLike[str]) -> int:
-    """Return how many rows `from_file` would store."""
+class Description(NamedTuple):
+    """What is known of a data set before it is stored."""
+
+    num_rows: int  # that `from_file` would store
+    row: Transition  # shapes and dtypes of one, without infos
+
+
+def describe(path: str | os.PathLike[str]) -> Description:
+    """Look at a data set, named as for `from_file`, to make a buffer for it."""
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
-            return ArraySource.of(arrays, ()).num_kept
-    return episode_files.count_steps(episode_files.opened(path))
+            source = ArraySource.of(arrays, ())
+            return Description(source.num_kept, source.row)
+    dataset = episode_files.opened(path)
+    return Description(episode_files.count_steps(dataset), _row(_first_episode(dataset, ())[0]))
 
 
 def from_arrays(
@@ -141,13 +151,10 @@ def from_minari(
     require_choice("from_minari", "keep", keep, ("all", "newest"))
     dataset = episode_files.opened(source)
     _require_room("from_minari", buffer, episode_files.count_steps(dataset), keep)
-    pieces = episode_files.transitions(dataset, infos)
-    first = next(pieces, None)
-    if first is None:
-        raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")
-    row = row_structure(jax.tree.map(lambda leaf: leaf[0], first))
+    first, pieces = _first_episode(dataset, infos)
+    row = _row(first)
     row = row if like is None else data_files.fitted(row, like, "from_minari")
-    return _filled(buffer, row, _chained(first, pieces), _rows_of_block(buffer, row))
+    return _filled(buffer, row, itertools.chain([first], pieces), _rows_of_block(buffer, row))
 
 
 def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
@@ -168,7 +175,7 @@ def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
         block, whole = jax.device_get(buffer.slice(state, start, num_rows))
         for env, (begin, count) in enumerate(zip(begins, np.minimum(sizes - start, num_rows), strict=True)):
             place = slice(begin + start, begin + start + max(count, 0))
-            _copy(rows, place, jax.tree.map(lambda leaf, env=env: leaf[:, env], block))
+            copy(rows, place, jax.tree.map(lambda leaf, env=env: leaf[:, env], block))
             is_whole[place] = whole[: max(count, 0), env]
     ends_here = np.zeros(is_whole.shape, bool)
     ends_here[(begins + sizes)[sizes > 0] - 1] = True
@@ -229,7 +236,7 @@ def _rows_of_block(buffer: ReplayBuffer, row: PyTree) -> int:
 def _filled(buffer: ReplayBuffer, row: PyTree, pieces: Iterable[PyTree], num_rows: int) -> ReplayState:
     """Return a state of rows that come in pieces of any length; its last episode is closed."""
     state = buffer.init(row)
-    for block in _blocks(pieces, row, num_rows):
+    for block in blocks(pieces, row, num_rows):
         # Waits, so that no more than one block is held.
         state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
     return _mark_break(buffer, state)
@@ -245,36 +252,17 @@ def _mark_break(buffer: ReplayBuffer, state: ReplayState) -> ReplayState:
     return buffer.mark_break(state)
 
 
-def _blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
-    """Yield rows that come in pieces of any length in blocks of `num_rows`, the last one shorter, cast as `row`.
-
-    Every block is a new array, because JAX may go on reading one that it was given.
-    """
-    block, filled = None, 0
-    for piece in pieces:
-        begin, end = 0, len(jax.tree.leaves(piece)[0])
-        while begin < end:
-            if block is None:
-                block = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row)
-            count = min(num_rows - filled, end - begin)
-            _copy(block, slice(filled, filled + count), jax.tree.map(lambda leaf, at=begin: leaf[at:], piece))
-            begin, filled = begin + count, filled + count
-            if filled == num_rows:
-                yield block
-                block, filled = None, 0
-    if block is not None:
-        yield jax.tree.map(lambda leaf: leaf[:filled], block)
+def _first_episode(dataset: MinariDataset, infos: Sequence[str]) -> tuple[Transition, Iterator[Transition]]:
+    """Return the transitions of the first episode, and those of each of the others."""
+    pieces = episode_files.transitions(dataset, infos)
+    first = next(pieces, None)
+    if first is None:
+        raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")
+    return first, pieces
 
 
-def _chained(first: PyTree, rest: Iterator[PyTree]) -> Iterator[PyTree]:
-    yield first
-    yield from rest
-
-
-def _copy(target: PyTree, place: slice, source: PyTree) -> None:
-    """Copy the first rows of one tree of arrays to a place in another."""
-    for to, leaf in zip(jax.tree.leaves(target), jax.tree.leaves(source), strict=True):
-        to[place] = leaf[: place.stop - place.start]
+def _row(rows: Transition) -> Transition:
+    return row_structure(jax.tree.map(lambda leaf: leaf[0], rows))
 
 
 def _cut(rows: Transition, is_whole: np.ndarray, ends_here: np.ndarray) -> Transition:

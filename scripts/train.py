@@ -5,6 +5,8 @@
     python scripts/train.py --config settings.yaml --seed 1
     python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--total-steps 80_000] [--fresh-environments]
     python scripts/train.py --fork runs/ddqn_CartPole-v1_seed0 --out runs/slower --agent.learning-rate 1e-4
+    python scripts/train.py --start-from runs/ddqn_CartPole-v1_seed0 --out runs/again
+    python scripts/train.py sac Pendulum-v1 --dataset data.npz --offline-updates 10_000 --total-steps 0
 
 Algorithm and environment come first, unless a file or another run names them. Each pair has a preset, whose values are
 the defaults: `train.py ALGORITHM ENVIRONMENT --help` shows them. `--sampler NAME --help` shows the options of that one.
@@ -99,6 +101,8 @@ def _summary(result: dict[str, Any]) -> str:
     episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
     episodes = f"mean and range of {num_seeds} seeds, {episodes} each" if num_seeds > 1 else episodes
     speed = f"{result['steps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
+    if "updates" in result:
+        speed = f"{result['updates']:,} updates and {result['steps']:,} steps"
     stop = f", stopped by --{result['stopped_by'].replace('_', '-')}" if "stopped_by" in result else ""
     return f"{success}return {_spread(result['return_of_seeds'])} ({episodes}) after {speed}{stop}"
 

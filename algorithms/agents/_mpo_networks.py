@@ -26,6 +26,29 @@ class MPOTarget(NamedTuple):
     critic: PyTree
 
 
+class MPOParams(NamedTuple):
+    """Everything that is trained, or its gradients, or the states of its optimizers.
+
+    Temperatures and multipliers are positive. The numbers that are trained are `mpo_losses.raw_dual` of them. Gradients
+    of `K > 1` passes have leaves `[K, ...]` in `actor`, `multipliers` and `addons`, an entry for each pass.
+    """
+
+    actor: PyTree
+    critic: PyTree
+    temperature: PyTree  # float32[O]: one for the values and, if penalized, one for the distance from the bounds
+    multipliers: PyTree  # float32[2, A] for mean and variance; float32[1] for discrete actions
+    addons: tuple[PyTree, ...] = ()
+
+
+class MPOState(NamedTuple):
+    """The state of MPO."""
+
+    params: MPOParams
+    target: MPOTarget
+    optimizer: MPOParams  # the state of the optimizer of each group
+    num_updates: jax.Array  # int32[]
+
+
 @dataclasses.dataclass(frozen=True)
 class MPONetworks:
     """A policy and one critic. Callers pass the parameters of both.

@@ -23,14 +23,14 @@ its own multiplier; mean and variance are decoupled; the discrete E-step is weig
 replayed actions have the same units; importance weights enter every loss; temperature and multipliers are trained with
 the rest, not by a solver outside. `polyak` is 0.995, as in PyTorchRL's factory; the 1 of its class would never move the
 targets. 20 actions are drawn instead of 64. There is one M-step pass instead of five, of which only one moved the
-policy. Multipliers begin above 0, and `max_multiplier` bounds all of them.
+policy. Multipliers begin above 0, and are stepped by Adam.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ import optax
 from algorithms.addons import Addon, addon
 from algorithms.agents import mpo_losses, optimization
 from algorithms.agents._base import StochasticAgent
-from algorithms.agents._mpo_networks import MPONetworks, MPOTarget, by_constraint
+from algorithms.agents._mpo_networks import MPONetworks, MPOParams, MPOState, MPOTarget, by_constraint
 from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.mpo_losses import Candidates
 from algorithms.agents.optimizers import Optimizers, Schedule
@@ -52,29 +52,6 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 OF_PASSES = ("actor", "multipliers", "addons")  # the groups that make a step in every pass
-
-
-class MPOParams(NamedTuple):
-    """Everything that is trained, or its gradients, or the states of its optimizers.
-
-    Temperatures and multipliers are positive. The numbers that are trained are `mpo_losses.raw_dual` of them. Gradients
-    of `K > 1` passes have leaves `[K, ...]` in `actor`, `multipliers` and `addons`, an entry for each pass.
-    """
-
-    actor: PyTree
-    critic: PyTree
-    temperature: PyTree  # float32[O]: one for the values and, if penalized, one for the distance from the bounds
-    multipliers: PyTree  # float32[2, A] for mean and variance; float32[1] for discrete actions
-    addons: tuple[PyTree, ...] = ()
-
-
-class MPOState(NamedTuple):
-    """The state of MPO."""
-
-    params: MPOParams
-    target: MPOTarget
-    optimizer: MPOParams  # the state of the optimizer of each group
-    num_updates: jax.Array  # int32[]
 
 
 class MPO(StochasticAgent, Component):
@@ -103,6 +80,9 @@ class MPO(StochasticAgent, Component):
         initial_multiplier: the first multiplier of the mean, or of discrete probabilities.
         initial_variance_multiplier: the first multiplier of the variance.
         max_multiplier: the largest value of temperature and multipliers.
+        max_variance_multiplier: that of the multipliers of the variance, if it is another one.
+        max_temperature: that of the temperature, if it is another one.
+        variance_dual_scale: a factor on the steps of the multipliers of the variance; None for 1.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -137,6 +117,9 @@ class MPO(StochasticAgent, Component):
     initial_multiplier: Scalar = 1.0
     initial_variance_multiplier: Scalar = 10.0
     max_multiplier: Scalar = 1e4
+    max_variance_multiplier: Scalar | None = None
+    max_temperature: Scalar | None = None
+    variance_dual_scale: Scalar | None = None
     addons: tuple[Addon, ...] = ()
 
     renamed: ClassVar[Mapping[str, str]] = {"is_penalized": "penalized"}
@@ -155,7 +138,8 @@ class MPO(StochasticAgent, Component):
         require_integer("MPO", "num_passes", self.num_passes, 1)
         require_number(self, "polyak", self.polyak, 0, 1)
         for name, value in vars(self).items():
-            if name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target")):
+            is_number = name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance"))
+            if is_number and value is not None:
                 require_number(self, name, value, 0)
         require_positive(self, "max_grad_norm")
         require_count(self, "target_update_interval", self.target_update_interval)
@@ -241,13 +225,21 @@ class MPO(StochasticAgent, Component):
 
     def _step_policy(self, state: MPOState, grads: MPOParams) -> MPOState:
         """Make the steps of one pass."""
-        state = optimization.step(self, state, grads, OF_PASSES)
-        return state._replace(params=self._clip_duals(state.params))
+        after = optimization.step(self, state, grads, OF_PASSES)
+        if self.variance_dual_scale is not None:
+            before, moved = state.params.multipliers, after.params.multipliers
+            scale = by_constraint(self.action_space, 1.0, self.variance_dual_scale)
+            after = after._replace(params=after.params._replace(multipliers=before + scale * (moved - before)))
+        return after._replace(params=self._clip_duals(after.params))
 
     def _clip_duals(self, params: MPOParams) -> MPOParams:
+        most = self.max_multiplier
+        of_variance, of_temperature = (
+            most if one is None else one for one in (self.max_variance_multiplier, self.max_temperature)
+        )
         return params._replace(
-            temperature=mpo_losses.clip_dual(params.temperature, self.max_multiplier),
-            multipliers=mpo_losses.clip_dual(params.multipliers, self.max_multiplier),
+            temperature=mpo_losses.clip_dual(params.temperature, of_temperature),
+            multipliers=mpo_losses.clip_dual(params.multipliers, by_constraint(self.action_space, most, of_variance)),
         )
 
     def _critic_loss(

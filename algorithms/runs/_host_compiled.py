@@ -22,7 +22,7 @@ from algorithms.training.learning import Buffer
 from algorithms.training.loop import TrainState
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
-from jaxrl_buffers import ReplayBuffer, Transition
+from jaxrl_buffers import Mixture, ReplayBuffer, Transition
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
@@ -82,7 +82,7 @@ class HostCompiled:
         axis, seeds = (num_envs * (self._num_seeds or 1),), () if self._num_seeds is None else (self._num_seeds,)
         number: Any = jax.ShapeDtypeStruct((), jnp.int32)
         key = _with_axes(jax.eval_shape(lambda: jax.random.key(0)), seeds)
-        state = jax.eval_shape(self.begin, key)[0]._replace(key=())
+        state = self.shapes(key)._replace(key=())
         policy, carry = jax.eval_shape(self._read_by_acting, state.agent), jax.eval_shape(self.first_carry, num_envs)
         inputs = policy, key, number, number, _with_axes(self._env.obs, axis), carry, _with_axes(FLAG, axis), number
         self.act.lower(*inputs).compile()
@@ -91,6 +91,16 @@ class HostCompiled:
         reward = self._env.transition().reward
         finished = _with_axes(Finished(FLAG, reward, number), (num_rows, *axis))
         self.learn.lower(state, key, [(rows, finished)] * self._num_actors).compile()
+
+    def shapes(self, key: jax.Array) -> TrainState:
+        """Return the shapes and dtypes of states, given the keys that `begin` is given."""
+
+        def begin(key: jax.Array) -> TrainState:
+            # The other parts of a mixture hold something before the run.
+            stored = self._buffer.init(self._env.transition()) if isinstance(self._buffer, Mixture) else None
+            return self._begin(key, stored)[0]
+
+        return jax.eval_shape(self._over_seeds(begin), key)
 
     def first_carry(self, num_envs: int) -> PyTree:
         """Return what acting remembers at the start of episodes."""

@@ -12,7 +12,7 @@ from algorithms.environments import Described, custom
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.networks import Torso
 from algorithms.networks import memories as memory
-from algorithms.runs import components
+from algorithms.runs import components, data_set
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import Settings, is_component, refuse_replaced, require_keys
@@ -63,10 +63,10 @@ def build(settings: Settings) -> Experiment:
     has_memory = agent.torso.memory is not None
     plan = settings.plan.fitted(_buffer(settings, settings.plan, env, has_memory), by_columns=has_memory)
     buffer = _buffer(settings, plan, env, has_memory)  # a rollout has the length of the plan's iterations
-    plan.check_buffer(buffer, by_columns=has_memory)
+    plan.check_buffer(buffer, by_columns=has_memory, is_filled=settings.dataset is not None)
     _check_views(buffer, has_memory)
     if settings.anneal:
-        agent = agent.replace(schedule=LinearDecay(plan.num_iterations * plan.num_updates))
+        agent = agent.replace(schedule=LinearDecay(plan.updates(plan.num_iterations)))
     agent = Recurrent(agent) if has_memory else agent
     agent = Averaged(agent, settings.averaging) if settings.averaging else agent
     agent = Normalized(agent) if settings.normalize else agent
@@ -80,7 +80,11 @@ def complete(settings: Settings) -> Settings:
         >>> complete(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000))).sampler
         {'name': 'uniform', 'method': 'independent', 'balanced': False}
     """
+    if settings.dataset is not None:
+        settings = dataclasses.replace(settings, dataset=data_set.described(settings.dataset))
     experiment = build(settings)
+    if settings.dataset is not None:
+        data_set.check(settings.dataset, experiment.env)
     groups: dict[str, Any] = {}
     if not is_component(settings.agent):
         groups["agent"] = components.complete("agent", ALGORITHMS[settings.algorithm], settings.agent)
@@ -106,11 +110,12 @@ def _check(settings: Settings) -> None:
     require_integer("Settings", "burn_in", settings.burn_in, 0)
     require_integer("Settings", "num_seeds", settings.num_seeds, 1, MAX_SEEDS)
     require_integer("Settings", "seed", settings.seed, 0, MAX_SEED)
-    for name in ("hindsight_ratio", "averaging", "gamma"):
+    for name in ("hindsight_ratio", "averaging", "gamma", "dataset_share"):
         require_number("Settings", name, getattr(settings, name), 0, 1)
     for name in ("anneal", "normalize", "processes", "lock_step"):
         require_flag("Settings", name, getattr(settings, name))
     _check_on_policy(settings)
+    _check_dataset(settings)
     values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     refuse_replaced({name: value for name, value in values.items() if value != defaults[name]})
@@ -134,6 +139,20 @@ def _check_on_policy(settings: Settings) -> None:
             f"Settings(hindsight={settings.hindsight!r}): {algorithm} learns from what its policy just did, not from "
             "other goals; use an off-policy algorithm, or none."
         )
+
+
+def _check_dataset(settings: Settings) -> None:
+    """Refuse a data set that nothing could learn from, and offline updates without one."""
+    if settings.dataset is None:
+        if settings.plan.offline_updates:
+            raise ValueError(
+                f"plan.offline_updates: got {settings.plan.offline_updates}, but there is no data set; give `dataset`."
+            )
+        return
+    if settings.algorithm in ON_POLICY:
+        raise ValueError(f"dataset: {settings.algorithm} learns from what its policy just did; leave it out.")
+    if settings.memory != "none":
+        raise ValueError(f"dataset: it holds no states of a memory such as {settings.memory}; use memory none.")
 
 
 def _environment(settings: Settings) -> Described:
@@ -225,7 +244,11 @@ def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) ->
     sampler, view = components.make_sampler(settings.sampler), _view(settings, env, has_memory)
     frames = Frames(settings.frame_stack) if settings.frame_stack > 1 else None
     length = -(-settings.capacity // plan.num_envs)
-    return ReplayBuffer(sampler, view, length=length, num_envs=plan.num_envs, frames=frames)
+    online = ReplayBuffer(sampler, view, length=length, num_envs=plan.num_envs, frames=frames)
+    if settings.dataset is None:
+        return online
+    stored = online.replace(length=data_set.described(settings.dataset)["rows"], num_envs=1)
+    return Mixture((online, stored), (1 - settings.dataset_share, settings.dataset_share))
 
 
 def _whole_buffer(algorithm: str, given: Mapping[str, Any], num_envs: int) -> Buffer:

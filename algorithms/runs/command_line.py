@@ -43,6 +43,7 @@ class Command(NamedTuple):
     out: Path | None = None
     resume: Path | None = None
     fork: Path | None = None
+    start_from: Path | None = None
     fresh_environments: bool = False
     checkpoint_seconds: float | None = None
     final_episodes: int | None = None
@@ -67,7 +68,7 @@ class Command(NamedTuple):
             return run.resume(self.resume, options, self.fresh_environments, self.total_steps)
         if self.fork is not None:
             return run.fork(self.fork, self.settings, self.folder, options)
-        return run.start(self.settings, self.folder, options)
+        return run.start(self.settings, self.folder, options, self.start_from)
 
 
 def parse(arguments: list[str]) -> Command:
@@ -87,11 +88,11 @@ def parse(arguments: list[str]) -> Command:
     is_help = bool({"help", "h"} & {*given})
     of_run = {name: option.read(given.pop(name)) for name, option in options_of_run().items() if name in given}
     if not is_help:
-        _check_names(names, arguments, is_optional="config" in of_run or "fork" in of_run)
+        _check_names(names, arguments, is_optional=bool({"config", "fork", "start_from"} & {*of_run}))
         _check_run(of_run)
-    config, fork = of_run.pop("config", None), of_run.get("fork")
+    config, origin = of_run.pop("config", None), of_run.get("fork") or of_run.get("start_from")
     flags = old_settings.current(_nested(given), is_by_hand=True)
-    chosen = merged(_below(names, config, fork), _sampler_names(flags))
+    chosen = merged(_below(names, config, origin, "start_from" in of_run), _sampler_names(flags))
     options = options_of_settings(chosen)
     if is_help:
         return Command(Settings.from_dict(chosen), explained=(*options.values(), *options_of_run().values()))
@@ -132,19 +133,26 @@ def _check_names(names: list[str], arguments: list[str], is_optional: bool) -> N
 def _check_run(of_run: Mapping[str, Any]) -> None:
     if of_run.get("fresh_environments"):
         raise ValueError("--fresh-environments goes with --resume RUN; a new run begins new episodes anyway.")
-    if "fork" in of_run and "config" in of_run:
-        raise ValueError("--fork takes the settings of its run; give what changes as options, not by --config.")
-    if "fork" in of_run and "out" not in of_run:
-        raise ValueError("--fork RUN needs --out NEW, the folder of the new run.")
+    if "fork" in of_run and "start_from" in of_run:
+        raise ValueError("--fork RUN takes agent and buffer, --start-from RUN the agent alone; give one of them.")
+    for name in {"fork", "start_from"} & {*of_run}:
+        if "config" in of_run:
+            raise ValueError(f"{_flag(name)} takes the settings of its run; give changes as options, not by --config.")
+        if "out" not in of_run:
+            raise ValueError(f"{_flag(name)} RUN needs --out NEW, the folder of the new run.")
 
 
-def _below(names: list[str], config: Path | None, fork: Path | None) -> dict[str, Any]:
-    """Return the settings that options change: of a run that is forked, of a file, or of a preset."""
+def _below(names: list[str], config: Path | None, origin: Path | None, is_agent_only: bool) -> dict[str, Any]:
+    """Return the settings that options change: of a run from which another one begins, of a file, or of a preset."""
     given = dict(zip(NAMES, names, strict=False))
     if "algorithm" in given:
         require_name("algorithm", given["algorithm"], ALGORITHMS)
-    if fork is not None:
-        return RunFolder(fork).settings().to_dict() | given
+    if origin is not None:
+        values = RunFolder(origin).settings().to_dict() | given
+        if is_agent_only:  # so that nothing is learned from the same data once more unless that is asked for
+            values = {name: value for name, value in values.items() if not name.startswith("dataset")}
+            values["plan"] = values["plan"] | {"offline_updates": 0}
+        return values
     if config is not None:
         return settings_file.read_dict(config, **given)
     return presets.read(**{"algorithm": "ddqn", "environment": "CartPole-v1", **given})

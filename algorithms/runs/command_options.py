@@ -32,6 +32,9 @@ OF_RUN = {
     "fork": "The folder of a run whose agent and buffer the new run in --out takes over. Settings are those of that "
     "run unless given, and may change as long as the shapes of its state stay the same. Steps are counted on, so "
     "--total-steps includes those of that run. Episodes begin anew.",
+    "start_from": "The folder of a run whose agent, and nothing else, goes on in the new run in --out, with a new "
+    "buffer and steps counted from 0. Settings are those of that run unless given, but for its data set and its "
+    "offline updates. (--fork takes the buffer too and counts steps on; --resume continues the run itself.)",
     "fresh_environments": "With --resume: begin new episodes, and restore only the agent and the buffer.",
     "checkpoint_seconds": "Seconds between two checkpoints (in the place of PyTorchRL's save_interval). One is also "
     "saved at the end, on Ctrl-C, on SIGTERM, and when the terminal is closed. "
@@ -148,6 +151,9 @@ def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:
     flat = {field.name: field.default for field in dataclasses.fields(Settings) if field.name not in hidden}
     found += [Option.of_field(Settings, name, "", values.get(name, default)) for name, default in flat.items()]
     found.append(Option(f"{ENV}NAME", (), str, OF_ENV, group="run"))
+    if "dataset" not in replaced_settings(values):
+        text, path = documented(Settings)["dataset"], (values.get("dataset") or {}).get("path")
+        found.append(Option("dataset", ("dataset", "path"), str, text, path, group="settings"))
     if not is_component(values.get("agent")):
         found += _options_of("agent", ALGORITHMS[values["algorithm"]], values.get("agent"))
     if values.get("buffer") is None and values["algorithm"] in ON_POLICY:

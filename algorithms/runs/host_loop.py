@@ -146,7 +146,7 @@ class HostLoop:
 
     def shapes(self, key: jax.Array) -> TrainState:
         """Return the shapes and dtypes of the state that `init` would return."""
-        return jax.eval_shape(self._programs.begin, key)[0]
+        return self._programs.shapes(key)
 
     def init(self, key: jax.Array, buffer_state: PyTree = None, agent_state: PyTree = None) -> TrainState:
         """Return the state after `start_steps`, before the first update; consumes `key`. See `train`."""

@@ -34,6 +34,7 @@ class Report(NamedTuple):
     total_steps: int
     steps_per_second: float  # of all seeds together
     metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
+    unit: str = "steps"  # or "offline updates", which are then counted in the place of steps
 
 
 def _warn(line: str) -> None:

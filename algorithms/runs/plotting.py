@@ -32,7 +32,8 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
 
     Returns that are not finite, which metrics hold as null, leave gaps.
     """
-    steps = np.array([line["steps"] for line in metrics])
+    has_updates = any("updates" in line for line in metrics)  # some of them before the first step
+    steps = np.array([line["updates" if has_updates else "steps"] for line in metrics])
     returns = np.array([np.mean(np.array(line["returns"], np.float64), axis=1) for line in metrics])
     mean, low, high = mean_and_band(returns)
     num_seeds = returns.shape[1]
@@ -43,7 +44,8 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
         band.set_label("95 % confidence of the mean")
     label = f"mean of {num_seeds} seeds" if num_seeds > 1 else "one seed"
     axes.plot(steps, mean, color="tab:blue", marker=".", label=label)
-    axes.set(title=title, xlabel="environment steps", ylabel="return of deterministic episodes")
+    axes.set(title=title, xlabel="updates" if has_updates else "environment steps")
+    axes.set(ylabel="return of deterministic episodes")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=150)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from algorithms.environments import Environment
 from algorithms.environments.goals import Goal
+from algorithms.runs import data_set
 from algorithms.runs.build import Experiment, build
 from algorithms.runs.host_loop import HostLoop
 from algorithms.runs.settings import Settings
@@ -26,10 +28,10 @@ class Programs(NamedTuple):
     """The parts of a run that step and learn, each for all seeds at once."""
 
     shapes: Callable[[], TrainState]  # of the state that `init` returns
-    init: Callable[[], TrainState]
+    init: Callable[..., TrainState]  # from the agent of another run, if there is one
     begin_anew: Callable[[TrainState], TrainState]
     adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
-    run: Callable[[int], Callable[[TrainState], TrainState]]  # compiled for a number of iterations
+    run: Callable[..., Callable[[TrainState], TrainState]]  # compiled for a number of iterations of a phase
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
     goal: Goal | None = None  # of the environment
@@ -64,14 +66,30 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
     way = way_for(settings.num_seeds, cores)
     own = way.split(own)
 
-    def begin(own: Own) -> TrainState:
-        return loop.init(own.key_train, agent, buffer, env, plan)
+    def begin(own: Own, agent_state: PyTree, stored: PyTree) -> TrainState:
+        return loop.init(own.key_train, agent, buffer, env, plan, stored, agent_state)
+
+    def begin_like(own: Own) -> TrainState:
+        return begin(own, None, None if settings.dataset is None else buffer.init(env.transition()))
+
+    def init(agent_state: PyTree = None) -> TrainState:
+        stored = None if settings.dataset is None else data_set.load(settings.dataset, buffer, env)
+        return begun(own, stored) if agent_state is None else begun_from(own, agent_state, stored)
 
     def adopt(own: Own, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
         return loop.adopt(own.key_train, agent_state, buffer_state, iteration, agent, buffer, env, plan)
 
     def advance(count: int) -> Callable[[Own, TrainState], TrainState]:
         return lambda own, state: loop.run(state, agent, buffer, env, plan, count)
+
+    def advance_offline(count: int) -> Callable[[Own, TrainState], TrainState]:
+        return lambda own, state: loop.run_offline(state, agent, buffer, plan, count)
+
+    @functools.cache
+    def run(count: int, phase: str = "online") -> Callable[[TrainState], TrainState]:
+        if phase == "first":
+            return lambda state: run(count)(gone_online(state))
+        return way.repeated(advance_offline if phase == "offline" else advance, count, own, like)
 
     def look(state: TrainState) -> PyTree:
         # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
@@ -89,16 +107,21 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
         metrics = way.gathered(looked(state))
         return forgotten(state), metrics
 
-    like = way.shapes(begin, own)
-    init, looked, adopted = way.compiled(begin), way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
+    like = way.shapes(begin_like, own)
+    # A data set is the same for all members; each has a copy of its own, but a single one takes it over.
+    donated = (1,) if settings.num_seeds == 1 else ()
+    begun = way.compiled(lambda own, stored: begin(own, None, stored), donated, num_shared=1)
+    begun_from = way.compiled(begin, num_shared=1)
+    gone_online = way.compiled(lambda state: loop.go_online(state, agent, buffer, env, plan), (0,))
+    looked, adopted = way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
     begun_anew = way.compiled(lambda state: loop.begin_anew(state, agent, buffer, env), (0,))
     forgotten = way.compiled(lambda state: loop.read_metrics(state, plan)[0], (0,))
     return Programs(
         shapes=lambda: like,
-        init=lambda: init(own),
+        init=init,
         begin_anew=begun_anew,
         adopt=lambda agent, buffer, iteration: adopted(own, agent, buffer, np.int32(iteration)),
-        run=functools.cache(lambda count: way.repeated(advance, count, own, like)),
+        run=run,
         read_metrics=read_metrics,
         evaluate=lambda agent, number, count: way.gathered(tests(count)(own, agent, np.int32(number))),
         goal=env.goal,
@@ -113,8 +136,17 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
     own = way.split(own)
     key_of_test = way.compiled(jax.random.fold_in, num_shared=1)
 
-    def compiled_run(num_iterations: int) -> Callable[[TrainState], TrainState]:
-        host.compile()
+    def init(agent_state: PyTree = None) -> TrainState:
+        stored = None
+        if settings.dataset is not None:
+            stored = data_set.load(settings.dataset, experiment.buffer, experiment.env)
+        if num_seeds is not None:  # each has a copy of its own
+            stored = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_seeds, *leaf.shape)), stored)
+        return host.init(own.key_train, stored, agent_state)
+
+    def compiled_run(num_iterations: int, phase: str = "online") -> Callable[[TrainState], TrainState]:
+        if phase != "offline":
+            host.compile()
         return lambda state: host.run(state, num_iterations)
 
     def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
@@ -127,7 +159,7 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
 
     return Programs(
         shapes=lambda: host.shapes(own.key_train),
-        init=lambda: host.init(own.key_train),
+        init=init,
         begin_anew=host.begin_anew,
         adopt=lambda agent, buffer, iteration: host.adopt(own.key_train, agent, buffer, iteration),
         run=compiled_run,

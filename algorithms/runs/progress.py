@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from algorithms.runs import memory_need
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
-from algorithms.runs.side_by_side import shapes_of_all
+from algorithms.runs.side_by_side import Members, shapes_of_all
 from algorithms.training.loop import TrainState
 from algorithms.training.plan import Plan
 from jaxrl_buffers import _saved_leaves as saved_leaves
@@ -16,22 +16,37 @@ from jaxrl_buffers.types import PyTree
 
 
 class Progress(NamedTuple):
-    """Where the host is; `seconds` of training, without compilation and evaluation."""
+    """Where the host is; `seconds` of training, without compilation and evaluation, and those of offline updates."""
 
     iteration: int = 0
     seconds: float = 0.0
+    offline_seconds: float = 0.0
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Progress:
         """Return what a checkpoint says of it."""
         try:
-            return cls(iteration=int(saved["iteration"]), seconds=float(saved["seconds"]))
+            times = float(saved["seconds"]), float(saved.get("offline_seconds", 0))
+            return cls(int(saved["iteration"]), *times)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the checkpoint is not one of a run: {error!r} in {dict(saved)}.") from None
 
     def steps(self, plan: Plan) -> int:
         """Return how many environment steps of each seed were made."""
-        return plan.start_steps + self.iteration * plan.update_every
+        return plan.steps(self.iteration)
+
+    def after(self, plan: Plan, num_iterations: int, seconds: float) -> Progress:
+        """Return where the host is after more iterations of one phase, which took so long."""
+        offline = seconds if self.iteration < plan.offline_updates else 0.0
+        return Progress(self.iteration + num_iterations, self.seconds + seconds, self.offline_seconds + offline)
+
+    def summary(self, plan: Plan, num_seeds: int) -> dict[str, Any]:
+        """Return what metrics and results say of it; with offline updates also how many updates there were."""
+        steps = self.steps(plan)
+        trained = num_seeds * max(steps - plan.start_steps, 0)
+        speed = trained / max(self.seconds - self.offline_seconds, 1e-9)
+        updates = {"updates": plan.updates(self.iteration)} if plan.offline_updates else {}
+        return {"steps": steps, **updates, "seconds": self.seconds, "steps_per_second": speed}
 
     def num_tests(self, plan: Plan) -> int:
         """Return how many evaluations there were on the grid, or at the end behind it.
@@ -39,7 +54,7 @@ class Progress(NamedTuple):
         So a run whose budget was raised has the tests of one that had it from the beginning. (The one at the old end,
         and the next one, play the same episodes.)
         """
-        return -(-self.iteration // plan.iterations_per_test)
+        return plan.num_tests(self.iteration)
 
 
 def check_total(folder: RunFolder, plan: Plan, steps: int) -> None:
@@ -49,6 +64,32 @@ def check_total(folder: RunFolder, plan: Plan, steps: int) -> None:
             f"total_steps is {plan.total_steps:,}, but {folder.path} has made {steps:,} steps already; choose at "
             "least that many."
         )
+
+
+def read_agent(origin: RunFolder, like_origin: TrainState, like: TrainState) -> PyTree:
+    """Return the agent of another run, which must be like that of a new run.
+
+    Args:
+        origin: the other run.
+        like_origin: shapes of the other run's state.
+        like: shapes of the new run's state.
+    """
+    both = map(shapes_of_all, (like_origin, like))
+    stored, wanted = (saved_leaves.kinds({"agent": one.agent}) for one in both)
+    for name in {**stored, **wanted}:
+        if stored.get(name) != wanted.get(name):
+            raise ValueError(
+                f"the agent of {origin.path} cannot go on here: it has {stored.get(name, 'nothing')} for {name}, and "
+                f"{wanted.get(name, 'nothing')} is needed; networks, wrappers and the number of seeds must be the same."
+            )
+    return origin.restore(_agent_only(like), partial=True)[0].agent
+
+
+def _agent_only(like: Any) -> Any:
+    if isinstance(like, Members):
+        return Members(tuple(map(_agent_only, like.states)))
+    nothing: Any = ()
+    return TrainState(like.agent, *[nothing] * (len(TrainState._fields) - 1))
 
 
 def read_origin(
@@ -79,12 +120,19 @@ def read_origin(
 
 def _iteration(origin: RunFolder, plan: Plan, progress: Progress) -> int:
     """Return after how many iterations of a new plan the steps of another run have been made."""
-    steps = progress.steps(origin.settings().plan)
+    before = origin.settings().plan
+    if plan.offline_updates != before.offline_updates:
+        raise ValueError(
+            f"a fork of {origin.path} cannot change offline_updates, {before.offline_updates}; --start-from can."
+        )
+    steps = progress.steps(before)
     check_total(origin, plan, steps)
+    if progress.iteration <= plan.offline_updates:
+        return progress.iteration
     iteration, rest = divmod(steps - plan.start_steps, plan.update_every)
     if rest or iteration < 0:
         raise ValueError(
             f"a fork of {origin.path} begins after {steps:,} steps, which start_steps={plan.start_steps} and "
             f"iterations of update_every={plan.update_every} do not add up to; leave both as they are."
         )
-    return iteration
+    return plan.offline_updates + iteration

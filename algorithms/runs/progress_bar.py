@@ -46,7 +46,8 @@ class ProgressBar:
             *columns, console=self._console, disable=not self._has_bar, transient=True, redirect_stdout=False
         )
         self._task = self._bar.add_task("", total=None, report=None, score="", deadline=None)
-        self._first: tuple[float, int] | None = None  # when training was seen to be under way, after how many steps
+        # When training was seen to be under way, after how many steps, or offline updates.
+        self._first: tuple[float, int, str] | None = None
 
     def __enter__(self) -> ProgressBar:
         self._bar.start()
@@ -83,16 +84,17 @@ class ProgressBar:
             print(f"{self._title}: compiling ...", flush=True)
         elif self._has_lines and is_news:
             speed = f"{report.steps_per_second:,.0f}"
-            print(f"{report.steps:>12,} steps  {speed:>8} steps/s  return {shown['score']}", flush=True)
+            unit = report.unit
+            print(f"{report.steps:>12,} {unit}  {speed:>8} {unit}/s  return {shown['score']}", flush=True)
 
     def _deadline(self, report: Report) -> float | None:
         """Return when the run will end at its present speed, evaluations included."""
         now = time.monotonic()
         if report.phase == "compiling":
             return None
-        if self._first is None:
-            self._first = now, report.steps
-        begun, steps = self._first
+        if self._first is None or self._first[2] != report.unit:
+            self._first = now, report.steps, report.unit
+        begun, steps, _ = self._first
         return (
             now + (now - begun) / (report.steps - steps) * (report.total_steps - report.steps)
             if steps < report.steps
@@ -104,7 +106,7 @@ class _Figures(ProgressColumn):
     """What is being done, or the figures of a run under way, with or without units."""
 
     def __init__(self, has_units: bool):
-        self._steps, self._speed, self._left = (" steps", " steps/s", " left") if has_units else ("", "/s", "")
+        self._has_units, self._left = has_units, " left" if has_units else ""
         super().__init__()
 
     def render(self, task: Task) -> Text:
@@ -115,8 +117,9 @@ class _Figures(ProgressColumn):
         elif report.phase == "testing":
             figures = "testing the last policy ..."
         else:
-            figures = f"{report.steps:,}/{report.total_steps:,}{self._steps}"
-            figures += f"  {report.steps_per_second:,.0f}{self._speed}"
+            unit = f" {report.unit}" if self._has_units else ""
+            figures = f"{report.steps:,}/{report.total_steps:,}{unit}"
+            figures += f"  {report.steps_per_second:,.0f}{unit}/s"
             figures += f"  return {score}" if score else ""
             figures += "" if deadline is None else f"  {_clock(max(deadline - time.monotonic(), 0))}{self._left}"
         return Text(figures, no_wrap=True, overflow="ellipsis")

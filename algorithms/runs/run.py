@@ -25,18 +25,30 @@ from algorithms.runs.build import complete
 from algorithms.runs.early_stop import EarlyStop
 from algorithms.runs.options import Interrupted, Kept, Options, Report
 from algorithms.runs.programs import Programs, compile_programs
-from algorithms.runs.progress import Progress, check_total, read_origin
+from algorithms.runs.progress import Progress, check_total, read_agent, read_origin
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.runs.signals import StopSignals
 from algorithms.runs.watch import Watch, num_nonfinite
-from algorithms.training.loop import TrainState
+from algorithms.training.loop import TrainState, phase_of
 from algorithms.training.plan import Plan
 
 
-def start(settings: Settings, folder: str | os.PathLike[str], options: Options = Options()) -> dict[str, Any]:
+def start(
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    options: Options = Options(),
+    start_from: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
     """Train in a folder, which must not exist, and return the result.
+
+    Args:
+        settings: of the run.
+        folder: of the run.
+        options: what does not change the outcome.
+        start_from: the folder of another run, which is only read, whose agent goes on in this one as it is. The buffer
+            is new, steps count from 0, and the first ones are those of the agent's policy. See also `fork`.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
@@ -49,10 +61,18 @@ def start(settings: Settings, folder: str | os.PathLike[str], options: Options =
     with _guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
         programs = compile_programs(settings, options.cores)
-        memory_need.check(programs.shapes())
-        run_folder.create(settings, kept._asdict())
+        like = programs.shapes()
+        memory_need.check(like)
+        state = None
+        if start_from is None:
+            run_folder.create(settings, kept._asdict())
+        else:
+            origin = RunFolder(start_from)
+            state = programs.init(read_agent(origin, _shapes(origin.settings()), like))
+            begun = {**kept._asdict(), "started_from": str(origin.path.absolute())}
+            run_folder.create(settings, begun, (state, Progress()._asdict()))
         with run_folder.lock(), contextlib.closing(programs):
-            return _train(settings, run_folder, programs, None, Progress(), options, kept, stops)
+            return _train(settings, run_folder, programs, state, Progress(), options, kept, stops)
 
 
 def resume(
@@ -97,7 +117,7 @@ def resume(
         check_total(run_folder, settings.plan, progress.steps(settings.plan))
         if total_steps is not None:
             run_folder.change_settings(settings)
-        run_folder.keep_metrics(progress.steps(settings.plan))
+        run_folder.keep_metrics(progress.steps(settings.plan), settings.plan.updates(progress.iteration))
         if options.log is not None:
             run_folder.change_options({**run_folder.options(), "log": kept.log})
         with contextlib.closing(programs):
@@ -208,9 +228,8 @@ def _train_logged(
     watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(folder, plan))
 
     def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
-        speed = _summary(settings, progress)["steps_per_second"]
         try:
-            options.on_chunk(Report(phase, progress.steps(plan), plan.total_steps, speed, metrics))
+            options.on_chunk(_report(phase, settings, progress, metrics))
         except BrokenPipeError:
             signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
 
@@ -276,12 +295,11 @@ def _advance(
     """Run one chunk, and the evaluation behind it if one is due."""
     plan = settings.plan
     chunk = _chunk(plan, progress.iteration)
-    compiled = programs.run(chunk)
+    compiled = programs.run(chunk, phase_of(plan, progress.iteration))
     begun = time.monotonic()
     state = jax.block_until_ready(compiled(state))
-    seconds = progress.seconds + time.monotonic() - begun
-    progress, metrics = Progress(progress.iteration + chunk, seconds), None
-    is_test = progress.iteration % plan.iterations_per_test == 0 or progress.iteration == plan.num_iterations
+    progress, metrics = progress.after(plan, chunk, time.monotonic() - begun), None
+    is_test = progress.iteration == plan.interval(progress.iteration - 1)[1]
     watch.look(state.sums, is_read=is_test)
     if is_test:
         state, means = programs.read_metrics(state)
@@ -299,14 +317,21 @@ def _success(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> dic
 
 def _chunk(plan: Plan, iteration: int) -> int:
     """Return how many iterations to run now: never across an evaluation, and about ten chunks between two of them."""
-    tested = iteration // plan.iterations_per_test * plan.iterations_per_test
-    interval = min(plan.iterations_per_test, plan.num_iterations - tested)
+    tested, next_test = plan.interval(iteration)
+    interval = next_test - tested
     # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
     part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
-    return min(part, tested + interval - iteration)
+    return min(part, next_test - iteration)
 
 
 def _summary(settings: Settings, progress: Progress) -> dict[str, Any]:
-    steps = progress.steps(settings.plan)
-    trained = settings.num_seeds * (steps - settings.plan.start_steps)
-    return {"steps": steps, "seconds": progress.seconds, "steps_per_second": trained / max(progress.seconds, 1e-9)}
+    return progress.summary(settings.plan, settings.num_seeds)
+
+
+def _report(phase: str, settings: Settings, progress: Progress, metrics: Mapping[str, Any] | None) -> Report:
+    plan = settings.plan
+    if 0 < plan.offline_updates >= progress.iteration:
+        speed = settings.num_seeds * progress.iteration / max(progress.offline_seconds, 1e-9)
+        return Report(phase, progress.iteration, plan.offline_updates, speed, metrics, "offline updates")
+    speed = _summary(settings, progress)["steps_per_second"]
+    return Report(phase, progress.steps(plan), plan.total_steps, speed, metrics)

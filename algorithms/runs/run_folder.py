@@ -194,12 +194,12 @@ class RunFolder:
         """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""
         return [line for _, line in self._metric_lines()]
 
-    def keep_metrics(self, steps: int) -> None:
-        """Drop lines which a run that was killed wrote after its last checkpoint, made after so many steps."""
+    def keep_metrics(self, steps: int, updates: float = math.inf) -> None:
+        """Drop lines that a killed run wrote after its last checkpoint, made after so many steps and updates."""
         if not self._metrics.exists():
             return
         lines = self._metric_lines()
-        kept = b"".join(text for text, line in lines if line["steps"] <= steps)
+        kept = b"".join(text for text, line in lines if line["steps"] <= steps and line.get("updates", 0) <= updates)
         if kept != self._metrics.read_bytes():
             durable.write_text(self._metrics, kept.decode())
 
@@ -255,13 +255,15 @@ class RunFolder:
 
     def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
         """Return the names of settings that are other ones in this run."""
-        given = settings.to_dict() if isinstance(settings, Settings) else old_settings.current(settings)
-        return _differing(*(json.loads(json.dumps(one)) for one in (given, self.settings().to_dict())))
+        if not isinstance(settings, Settings):  # of any version: what it does not know has its default
+            settings = Settings.from_dict(old_settings.current(settings))
+        return _differing(*(json.loads(json.dumps(one.to_dict())) for one in (settings, self.settings())))
 
     def _check_same(self, metadata: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
         saved = metadata.get("settings", {})
-        names = [name for name in self.changed_settings(saved) if saved and name != "plan.total_steps"]
+        changed = self.changed_settings(saved) if saved else []
+        names = [name for name in changed if name != "plan.total_steps"]
         if names:
             raise ValueError(
                 f"the checkpoint in {self.path} was saved with other settings: {', '.join(names)}; "

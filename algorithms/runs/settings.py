@@ -9,15 +9,16 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from algorithms.runs import data_set
 from algorithms.training.plan import Plan, Suggested
 from jaxrl_buffers import config
 from jaxrl_buffers._checks import shown
 
-GROUPS = ("plan", "agent", "sampler", "rollout", "buffer", "env")  # settings that hold others
+GROUPS = ("plan", "agent", "sampler", "rollout", "buffer", "env", "dataset")  # settings that hold others
 # Settings of which a buffer is made. They are not given beside a whole buffer, which says all of this itself.
 OF_BUFFER = (
     *("capacity", "n_step", "gamma", "hindsight", "hindsight_ratio"),
-    *("sampler", "rollout", "sequence_length", "burn_in"),
+    *("sampler", "rollout", "sequence_length", "burn_in", "dataset", "dataset_share"),
 )
 SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
 # Likewise, the settings of which a part of an agent is made.
@@ -79,6 +80,9 @@ class Settings:
         actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
         lock_step: of environments of Gymnasium, collect and learn one after the other. Otherwise a chunk is collected
             while the one before it is learned from, by the policy from before that learning.
+        dataset: a data set to learn from besides what the run collects, by its path: a `.npz` or `.hdf5` file with the
+            keys of D4RL, or a folder or name of Minari. Together with `offline_updates`, also before the first step.
+        dataset_share: the share of every batch that comes from the data set, once there are steps.
 
     Example:
         >>> settings = Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000), sampler={"name": "prioritized"})
@@ -119,6 +123,8 @@ class Settings:
     processes: bool = False
     actors: int = 1
     lock_step: bool = False
+    dataset: Mapping[str, Any] | None = None
+    dataset_share: float = 0.5
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them, without those that a whole component replaces."""
@@ -140,6 +146,7 @@ class Settings:
                 raise ValueError(f"{name}: is missing, expected it as in the config.json of a run.")
         groups = {name: values[name] for name in GROUPS if values.get(name) is not None}
         require_keys("buffer", groups.get("buffer", {}))
+        groups |= {"dataset": data_set.checked(groups["dataset"])} if "dataset" in groups else {}
         refuse_replaced(values)
         return cls(**{**groups, **flat, "plan": _plan(groups.get("plan"))})
 

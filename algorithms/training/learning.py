@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms.environments import Finished
-from algorithms.training import faults, off_policy, on_policy
-from algorithms.training.keys import Keys
+from algorithms.environments import Described, Finished
+from algorithms.training import faults, off_policy, on_policy, structure
+from algorithms.training.keys import Keys, iteration_keys
 from algorithms.training.metrics import Scalars
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
@@ -102,6 +102,23 @@ def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -
     block = min(BLOCK_ROWS, buffer.length)
     agent_state = observed(block, jnp.zeros((), jnp.int32), size // block, agent_state)
     return observed(1, size // block * block, size % block, agent_state)
+
+
+def metric_names(state: Any, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what every update reports, by tracing one iteration's updates from a `TrainState`."""
+    rows = plan.update_every // plan.num_envs, plan.num_envs
+    row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
+    chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
+
+    def metrics(state: Any, chunk: Transition, finished: Finished) -> Scalars:
+        keys = iteration_keys(state.key, plan)
+        return learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
+
+    return jax.eval_shape(metrics, state, chunk, finished).names
+
+
+def _no_episode() -> Finished:
+    return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
 def _mean_return(finished: Finished) -> jax.Array:

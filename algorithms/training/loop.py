@@ -24,8 +24,8 @@ from algorithms.training import learning, structure
 from algorithms.training.collection import Collector, collect
 from algorithms.training.evaluation import evaluate
 from algorithms.training.keys import Keys, iteration_keys
-from algorithms.training.learning import Buffer
-from algorithms.training.metrics import Scalars, Sums
+from algorithms.training.learning import Buffer, metric_names
+from algorithms.training.metrics import Sums
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
@@ -177,6 +177,13 @@ def run(
     return jax.lax.scan(iterate, state, keys)[0]
 
 
+def phase_of(plan: Plan, iteration: int) -> str:
+    """Return what an iteration belongs to: `offline` updates, the `first` ones behind them, or `online` ones."""
+    if iteration < plan.offline_updates:
+        return "offline"
+    return "first" if iteration == plan.offline_updates > 0 else "online"
+
+
 def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num_iterations: int) -> TrainState:
     """Run iterations, each of which makes one update from what was stored before the run."""
 
@@ -285,20 +292,3 @@ def _warm_up(
     key_act, key_step = split(key)
     keys = split(key_act, (num_rows, 1)), split(key_step, (num_rows, 1, plan.num_envs))
     return jax.lax.scan(step, state, (jnp.arange(num_rows, dtype=jnp.int32), *keys))[0]
-
-
-def metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
-    """Return the names of what every update reports, by tracing one iteration's updates."""
-    rows = plan.update_every // plan.num_envs, plan.num_envs
-    row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
-    chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
-
-    def metrics(state: TrainState, chunk: Transition, finished: Finished) -> Scalars:
-        keys = iteration_keys(state.key, plan)
-        return learning.learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
-
-    return jax.eval_shape(metrics, state, chunk, finished).names
-
-
-def _no_episode() -> Finished:
-    return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))

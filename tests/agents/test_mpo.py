@@ -161,6 +161,28 @@ def test_duals_are_positive_and_bounded():
     np.testing.assert_allclose(mpo_losses.dual(after.multipliers), [[1.5e-8] * 2, [2] * 2], rtol=0.02)
 
 
+def test_mean_variance_and_temperature_may_have_bounds_and_steps_of_their_own():
+    own = AGENTS["mpo"](max_multiplier=2.0, max_variance_multiplier=3.0, max_temperature=4.0, learning_rate_dual=1e3)
+    slow, plain = AGENTS["mpo"](variance_dual_scale=0.25), AGENTS["mpo"]()
+
+    @jax.jit
+    def step(agent, direction):
+        state, _ = start(agent)
+        grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, direction), state.params)
+        return state.params, agent.apply(state, grads).params
+
+    _, after = step(own, -1.0)
+    np.testing.assert_allclose(mpo_losses.dual(after.multipliers), [[2] * 2, [3] * 2], rtol=0.02)
+    np.testing.assert_allclose(mpo_losses.dual(after.temperature), [4] * 2, rtol=0.02)
+    before, whole = step(plain, 1.0)
+    _, part = step(slow, 1.0)
+    moved, slowed = whole.multipliers - before.multipliers, part.multipliers - before.multipliers
+    np.testing.assert_allclose(slowed, moved * jnp.array([[1.0], [0.25]]), rtol=1e-3)
+    np.testing.assert_array_equal(whole.temperature, part.temperature)
+    discrete = AGENTS["mpo_discrete"](variance_dual_scale=0.25)
+    assert step(discrete, 1.0)[1].multipliers.shape == (1,)
+
+
 def test_a_quadratic_is_climbed():
     """Whole steps on `Q(a) = -(a - 0.5)^2 / 0.1`: the mean moves to the optimum and the variance shrinks."""
     limits = jnp.array([[0.01], [0.001]])

@@ -1,9 +1,12 @@
-"""The guides on data sets, actors and parts do what they say: their code runs, and prints what is written below it."""
+"""The guides on data and parts do what they say: their code runs, and prints what is written below it."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,8 +14,11 @@ import textwrap
 import pytest
 from support.guides import ROOT, blocks
 
+import algorithms
+import jaxrl_buffers as jb
 
-@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts"])
+
+@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts", "from_pytorchrl"])
 def test_guides_run(guide, tmp_path):
     """Blocks marked `minari` are left out where it is missing; those marked by a file's name are written there."""
     has_minari = all(importlib.util.find_spec(name) for name in ("minari", "h5py"))
@@ -32,3 +38,14 @@ def test_guides_run(guide, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(printed)
+
+
+def test_defaults_in_the_guide_are_those_of_the_code():
+    """Rows such as `| ... | 0.0 | `Prioritized.epsilon` | 1e-6 |` name a class, a field and its default."""
+    text = (ROOT / "docs" / "guides" / "from_pytorchrl.md").read_text()
+    rows = re.findall(r"\| `(\w+)\.(\w+)` \| (\S+) \|$", text, re.MULTILINE)
+    assert len(rows) >= 15
+    for name, field, value in rows:
+        owner = vars(algorithms).get(name) or vars(jb)[name]
+        default = {one.name: one.default for one in dataclasses.fields(owner)}[field]
+        assert default == ast.literal_eval(value), f"{name}.{field}"

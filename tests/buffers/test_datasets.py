@@ -482,7 +482,8 @@ def test_a_path_is_read_by_what_it_is(kind, tmp_path):
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 file[name] = array
-    assert datasets.num_rows(path) == 7
+    assert datasets.describe(path).num_rows == 7
+    assert datasets.describe(path).row.obs.shape == (2,)
     state = datasets.from_file(buffer, path, like=LIKE)
     assert stored(buffer, state) == modelled(arrays)
     row = buffer.storage.structure(state.storage)
@@ -493,7 +494,7 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path):
     for name in ("data.npz", "data.hdf5"):
         (tmp_path / name).write_bytes(b"no data set")
         with pytest.raises(ValueError, match=f"{name}' cannot be read|{name}': "):
-            datasets.num_rows(tmp_path / name)
+            datasets.describe(tmp_path / name)
     whole = tmp_path / "whole.npz"
     np.savez(whole, **stream([300], ["terminal"]))
     whole.write_bytes(whole.read_bytes()[:-200])
@@ -501,9 +502,9 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path):
         datasets.from_file(jb.uniform(300), whole)
     np.savez(tmp_path / "other.npz", rewards=np.zeros(3))
     with pytest.raises(ValueError, match=r"other\.npz': .* needs the key 'observations'; the data set has: rewards"):
-        datasets.num_rows(tmp_path / "other.npz")
+        datasets.describe(tmp_path / "other.npz")
     with pytest.raises(ValueError, match=r"there is no data set .*missing\.npz"):
-        datasets.num_rows(tmp_path / "missing.npz")
+        datasets.describe(tmp_path / "missing.npz")
 
 
 def test_rows_become_like_those_that_are_needed():

@@ -31,6 +31,7 @@ DEFAULTS = {
     "mpo": OFF_POLICY
     | {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4, "learning_rate_dual": 1e-2, "max_grad_norm": 0.1}
     | {"num_samples": 20, "num_passes": 1, "penalized": True, "max_multiplier": 1e4}
+    | {"max_variance_multiplier": None, "max_temperature": None, "variance_dual_scale": None}
     | {"dual_constraint": 0.1, "penalty_constraint": 1e-3, "kl_constraint": 0.01}
     | {"kl_mean_constraint": 0.01, "kl_variance_constraint": 1e-4}
     | {"initial_temperature": 1.0, "initial_multiplier": 1.0, "initial_variance_multiplier": 10.0},

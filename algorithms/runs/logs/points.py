@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-OF_THE_RUN = ("steps", "seconds", "steps_per_second")  # one number, whatever the number of seeds
+OF_THE_RUN = ("steps", "updates", "seconds", "steps_per_second")  # one number, whatever the number of seeds
 
 
 class Point(NamedTuple):
@@ -15,6 +15,9 @@ class Point(NamedTuple):
     steps: int  # environment steps of each seed
     seconds: float  # of training, without compilation and evaluation
     series: dict[str, dict[str, float]]  # values that are not finite are left out
+    position: (
+        int  # along the axis of a log: the steps, or the updates of a run that learns offline before its first step
+    )
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any], first_seed: int = 0) -> Point:
@@ -35,7 +38,7 @@ class Point(NamedTuple):
         num_seeds = len(line["returns"])
         for seed in range(num_seeds if num_seeds > 1 else 0):
             series[f"seed{first_seed + seed}"] = _known({name: values[seed] for name, values in of_seeds.items()})
-        return cls(line["steps"], line.get("seconds") or 0.0, series)
+        return cls(line["steps"], line.get("seconds") or 0.0, series, line.get("updates", line["steps"]))
 
 
 Writer = Callable[[Point], None]  # adds a point to a log

@@ -45,7 +45,7 @@ def tensorboard_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
         begun.append(begun[0] if begun else time.time() - point.seconds)
         for series, values in point.series.items():
             tagged = [Summary.Value(tag=tag(name), simple_value=value) for name, value in values.items()]
-            event = Event(step=point.steps, wall_time=begun[0] + point.seconds, summary=Summary(value=tagged))
+            event = Event(step=point.position, wall_time=begun[0] + point.seconds, summary=Summary(value=tagged))
             file_of(series).write_event(event)
             file_of(series).flush()
 

@@ -54,11 +54,11 @@ def wandb_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
         )
 
     def write(point: Point) -> None:
-        if point.steps >= run.step:
+        if point.position >= run.step:
             named = (
                 (f"{series}/{name}", value) for series in point.series for name, value in point.series[series].items()
             )
-            run.log(dict(named), step=point.steps, commit=True)  # else a row waits for the next one
+            run.log(dict(named), step=point.position, commit=True)  # else a row waits for the next one
 
     has_failed = True
     try:

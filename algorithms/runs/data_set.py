@@ -1,0 +1,71 @@
+"""The data set of a run: which one it is, and that it is still the same when it is read.
+
+Settings hold it as `{"path": ..., "rows": ..., "hash": ...}`, of which only the path is given. What else there is says
+how long the buffer is and whether the data have changed, so that the settings of a run are whole without the data.
+Checkpoints hold the rows themselves: a run that has one can be resumed also where the data set is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from algorithms.environments import Described
+from algorithms.training.loop import Buffer
+from jaxrl_buffers import Mixture, MixtureState, datasets
+from jaxrl_buffers import _data_files as data_files
+from jaxrl_buffers._checks import shown
+
+KEYS = {"path": str, "rows": int, "hash": str}
+
+
+def checked(value: Any) -> dict[str, Any]:
+    """Return the data set of settings, in which it may also be its path alone."""
+    given = {"path": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or "path" not in given:
+        raise ValueError(f"dataset: got {shown(value)}, expected the path of a data set.")
+    for name, entry in given.items():
+        if name not in KEYS or not isinstance(entry, KEYS[name]):
+            raise ValueError(f"dataset.{shown(name, str)}: got {shown(entry)}, expected path, rows and hash.")
+    return dict(given)
+
+
+def described(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data set with the number of its rows, which are counted if nobody knows it yet, and its hash."""
+    if "rows" in value:
+        return dict(value)
+    path = Path(value["path"])
+    with _named():
+        known = {"path": str(path.absolute()) if path.exists() else value["path"]}
+        known["rows"] = datasets.describe(known["path"]).num_rows
+        return known | ({"hash": data_files.fingerprint(path)} if path.exists() else {})
+
+
+def check(value: Mapping[str, Any], env: Described) -> None:
+    """Refuse a data set whose rows are not like those of the environment."""
+    with _named(f" ({env.name})"):
+        data_files.fitted(datasets.describe(value["path"]).row, env.transition(), "from_file")
+
+
+def load(value: Mapping[str, Any], buffer: Buffer, env: Described) -> MixtureState:
+    """Return what the buffers of a run hold before its first step: nothing, and the data set."""
+    assert isinstance(buffer, Mixture)
+    online, stored = buffer.buffers
+    path, row = Path(value["path"]), env.transition()
+    if "hash" in value and not path.exists():
+        raise ValueError(f"dataset: {path} is gone; put it back, or start another run.")
+    if "hash" in value and data_files.fingerprint(path) != value["hash"]:
+        raise ValueError(f"dataset: {path} has changed since the run was begun; put it back, or start another run.")
+    with _named(f" ({env.name})"):
+        return MixtureState((online.init(row), datasets.from_file(stored, value["path"], like=row)))
+
+
+@contextlib.contextmanager
+def _named(behind: str = "") -> Iterator[None]:
+    """Begin errors with the name of the setting."""
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        raise ValueError(f"dataset: {error}{behind}") from None

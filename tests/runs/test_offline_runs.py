@@ -1,0 +1,180 @@
+"""Runs that learn from a data set first, and runs that go on with the agent of another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+
+import chex
+import jax
+import numpy as np
+import pytest
+from support.pendulum import data_set
+
+from algorithms import Plan
+from algorithms.runs import command_line, run
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings
+
+PLAN = Plan(
+    total_steps=20,
+    num_envs=2,
+    start_steps=8,
+    update_every=4,
+    num_updates=2,
+    mini_batch_size=8,
+    test_every=4,
+    num_test_episodes=2,
+    offline_updates=10,
+)
+FEW = run.Options(final_episodes=2)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pendulum.npz"
+    np.savez(path, **{name: array[:400] for name, array in data_set()[0].items()})
+    return path
+
+
+def settings_of(path, **changes):
+    settings = Settings("sac", "Pendulum-v1", PLAN, {"name": "prioritized"}, capacity=100, hidden_sizes=(8,))
+    return dataclasses.replace(settings, dataset={"path": str(path)}, **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    """A run that was never stopped."""
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return RunFolder(path), run.start(settings_of(data), path, FEW)
+
+
+def same_outcome(folder, other):
+    states = [run.restore(each.path) for each in (folder, other)]
+    chex.assert_trees_all_equal(*(state._replace(key=jax.random.key_data(state.key)) for state in states))
+    lines = [[{**line, "seconds": 0, "steps_per_second": 0} for line in each.metrics()] for each in (folder, other)]
+    assert lines[0] == lines[1]
+
+
+def test_a_run_learns_offline_tests_and_goes_on_online(finished, data):
+    folder, result = finished
+    assert [(line["updates"], line["steps"]) for line in folder.metrics()] == [
+        *((4, 0), (8, 0), (10, 0)),
+        *((12, 12), (14, 16), (16, 20)),
+    ]
+    assert (result["updates"], result["steps"]) == (16, 20)
+    dataset = folder.settings().dataset
+    assert (dataset["path"], dataset["rows"]) == (str(data), 400)
+    state = run.restore(folder.path)
+    assert int(state.agent.num_updates[0]) == 16
+    assert state.buffer.parts[1].storage.size[0] == 400
+    assert state.buffer.parts[0].storage.size[0] == 20 // 2
+    assert folder.curve.exists()
+
+
+@pytest.mark.parametrize("stop_at", ["offline updates", "steps"])
+def test_a_stopped_run_continues_exactly_also_without_its_data(finished, data, tmp_path, stop_at):
+    def stop(report):
+        if report.unit == stop_at and report.steps > 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    copy = tmp_path / "copy.npz"
+    shutil.copy(data, copy)
+    with pytest.raises(run.Interrupted):
+        run.start(settings_of(copy), tmp_path / "run", FEW._replace(on_chunk=stop))
+    copy.unlink()
+    run.resume(tmp_path / "run", FEW)
+    same_outcome(RunFolder(tmp_path / "run"), finished[0])
+
+
+def test_a_run_without_a_checkpoint_needs_its_data(data, tmp_path):
+    def stop(report):
+        signal.raise_signal(signal.SIGTERM)
+
+    copy = tmp_path / "copy.npz"
+    shutil.copy(data, copy)
+    with pytest.raises(run.Interrupted):
+        run.start(settings_of(copy), tmp_path / "run", FEW._replace(on_chunk=stop))
+    assert not RunFolder(tmp_path / "run").has_checkpoint
+    copy.unlink()
+    with pytest.raises(ValueError, match=r"dataset: .*copy\.npz is gone"):
+        run.resume(tmp_path / "run", FEW)
+    np.savez(copy, **data_set()[0])
+    with pytest.raises(ValueError, match=r"dataset: .*copy\.npz has changed"):
+        run.resume(tmp_path / "run", FEW)
+
+
+def test_offline_only_can_go_on_online_later(data, tmp_path):
+    plan = dataclasses.replace(PLAN, total_steps=0, start_steps=0, test_every=0)
+    result = run.start(settings_of(data, plan=plan, num_seeds=2), tmp_path / "run", FEW)
+    assert (result["updates"], result["steps"], len(result["return_of_seeds"])) == (10, 0, 2)
+    before = run.restore(tmp_path / "run")
+    assert jax.tree.leaves(before.agent.params)[0].shape[0] == 2
+    result = run.resume(tmp_path / "run", FEW, total_steps=8)
+    assert (result["updates"], result["steps"]) == (14, 8)
+
+
+def test_another_run_starts_from_an_agent(finished, tmp_path):
+    """Nothing of the agent begins anew; the buffer and the steps do."""
+    origin, _ = finished
+    out = tmp_path / "next"
+    options = ("--total-steps", "16", "--start-steps", "8", "--test-every", "4")
+    command = command_line.parse(["--start-from", str(origin.path), "--out", str(out), *options])
+    assert (command.settings.dataset, command.settings.plan.offline_updates) == (None, 0)
+
+    def stop(report):
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(run.Interrupted):
+        command.train(FEW._replace(on_chunk=stop))
+    begun = run.restore(out)
+    chex.assert_trees_all_equal(begun.agent, run.restore(origin.path).agent)
+    assert (int(begun.iteration[0]), int(begun.buffer.storage.size[0])) == (0, 8 // 2)
+    assert run.resume(out, FEW)["steps"] == 16
+    assert int(run.restore(out).agent.num_updates[0]) == 16 + 4
+    assert RunFolder(out).options()["started_from"] == str(origin.path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
+        (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
+        (("--dataset", "{data}", "--memory", "gru"), "dataset: it holds no states of a memory"),
+        (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
+        (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
+        (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
+        (("--start-from", "a"), "--start-from RUN needs --out NEW"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, data, tmp_path):
+    arguments = [argument.format(data=data) for argument in arguments]
+    with pytest.raises(ValueError, match=message) as error:
+        command_line.parse(["sac", "Pendulum-v1", *arguments]).train(FEW)
+    assert "\n" not in str(error.value)
+
+
+def test_data_of_another_environment_are_refused(data, finished, tmp_path):
+    with pytest.raises(ValueError, match=r"dataset: .*`obs` of float32\[3\], but float32\[2\] is needed.*MountainCar"):
+        run.start(settings_of(data, environment="MountainCarContinuous-v0"), tmp_path / "run", FEW)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"the agent of .* cannot go on here: it has float32\[.*8"):
+        run.start(settings_of(data, hidden_sizes=(16,)), tmp_path / "run", FEW, start_from=finished[0].path)
+    with pytest.raises(ValueError, match="ppo learns from what its policy just did"):
+        run.start(settings_of(data, algorithm="ppo", sampler=None), tmp_path / "run", FEW)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_environments_on_the_host_learn_offline_and_go_on(data, tmp_path, num_seeds):
+    """The data of the same environment in JAX serve as well: observations and actions are the same."""
+    plan = dataclasses.replace(PLAN, num_test_episodes=1)
+    settings = settings_of(data, environment="gymnasium:Pendulum-v1", num_seeds=num_seeds, plan=plan, lock_step=True)
+    result = run.start(settings, tmp_path / "run", FEW._replace(final_episodes=1))
+    assert (result["updates"], result["steps"]) == (16, 20)
+    state = run.restore(tmp_path / "run")
+    assert [int(part.storage.size[0]) for part in state.buffer.parts] == [10, 400]
+    again = Settings.from_dict(RunFolder(tmp_path / "run").settings().to_dict() | {"dataset": None})
+    again = dataclasses.replace(again, plan=dataclasses.replace(plan, offline_updates=0))
+    result = run.start(again, tmp_path / "next", FEW._replace(final_episodes=1), start_from=tmp_path / "run")
+    assert int(run.restore(tmp_path / "next").agent.num_updates[-1]) == 16 + 6
