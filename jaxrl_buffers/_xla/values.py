@@ -80,8 +80,8 @@ def in_one_kernel(values: jax.Array, others: jax.Array) -> jax.Array:
     Can go when: that test passes without it.
 
     Args:
-        values: integers of any shape.
-        others: numbers of the same shape, with a dtype of as many bits.
+        values: numbers of any shape.
+        others: numbers of the same shape.
     """
     return lax.platform_dependent(values, others, **dict.fromkeys(GPUS, _behind), default=_first)
 

@@ -51,7 +51,7 @@ def for_platform(buffer: Any, platform: str) -> Any:
 
 
 def example_chunk(*axes: int, example: Any = helpers.EXAMPLE) -> Any:
-    """Return the shapes of rows to add."""
+    """Return the shapes of rows to add, or of anything else like `example`, with more axes in front."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*axes, *leaf.shape), leaf.dtype), example)
 
 
@@ -86,17 +86,24 @@ def other_step(buffer: jb.ReplayBuffer, state: Any, rows: Any, key: jax.Array) -
 
 
 def compile_loop(
-    kind: str, buffer: Buffer, step: Step = main_step, num_rows: int = 2, example: Any = helpers.EXAMPLE
+    kind: str,
+    buffer: Buffer,
+    step: Step = main_step,
+    num_rows: int = 2,
+    example: Any = helpers.EXAMPLE,
+    num_seeds: int | None = None,
 ) -> jax.stages.Compiled:
-    """Compile the loop of a step, with a state that is donated."""
+    """Compile the loop of a step, with a state that is donated; with `num_seeds`, for so many states by `vmap`."""
     buffer = for_platform(buffer, kind)
 
     def loop(buffer: Buffer, state: Any, inputs: Any) -> Any:
         return jax.lax.scan(lambda state, inputs: step(buffer, state, *inputs), state, inputs)
 
-    inputs = example_chunk(NUM_STEPS, num_rows, buffer.num_envs, example=example), key_shapes(NUM_STEPS)
-    state = jax.eval_shape(buffer.init, example)
-    return compile_for(kind, loop, buffer, state, inputs, donate_argnums=1)
+    seeds = () if num_seeds is None else (num_seeds,)
+    inputs = example_chunk(*seeds, NUM_STEPS, num_rows, buffer.num_envs, example=example), key_shapes(*seeds, NUM_STEPS)
+    state = example_chunk(*seeds, example=jax.eval_shape(buffer.init, example))
+    program = loop if num_seeds is None else jax.vmap(loop, in_axes=(None, 0, 0))
+    return compile_for(kind, program, buffer, state, inputs, donate_argnums=1)
 
 
 def assert_in_place(compiled: jax.stages.Compiled, whole: bool = False) -> None:

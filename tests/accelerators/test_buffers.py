@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from accelerators import programs
 from accelerators.programs import BATCH, LARGE, NUM_ENVS, SAMPLERS, SMALL, VIEWS, assert_in_place, compile_loop
+from compiled_programs import report
 from compilers import compile_for
 from support import helpers
 from support.registry import ALL, BUFFERS
@@ -71,6 +72,13 @@ def test_rows_of_any_width(kind, num_words):
     example = {"x": jax.ShapeDtypeStruct((num_words,), jnp.float32)}
     buffer = jb.ReplayBuffer(view=jb.Sequence(2), length=LENGTH, num_envs=NUM_ENVS)
     assert_in_place(compile_loop(kind, buffer, example=example))
+
+
+def test_several_seeds_in_one_program(kind):
+    """On TPU only without priorities: there the leaves of several trees are laid out anew for every draw."""
+    buffer = BUFFERS["n_step" if kind == "tpu" else "prioritized_n_step"](LENGTH // 4, NUM_ENVS)
+    compiled = compile_loop(kind, buffer, num_rows=1, num_seeds=4)
+    assert report(compiled, programs.LARGE_ARRAY).copies == []
 
 
 @pytest.mark.parametrize("order", ["add update sample", "update add sample", "sample update add"])
