@@ -33,6 +33,7 @@ from algorithms.runs.run_folder import RunFolder
 SCRIPTS = Path(__file__).parent
 MOST_CHARACTERS = 2_500
 ZERO_IS_GOOD = {"start_steps", "test_every", "seed", "burn_in", "target_update_interval", "annealing_updates"}
+ZERO_IS_GOOD |= {"offline_updates"}
 ZERO_IS_BAD = {"max_grad_norm", "policy_temperature"}  # of the numbers that need not be whole
 NO_NUMBERS = ("x", "", "1.5.2", "--1", "0x1p3", "1,5", "nan nan", "½", "9" * 5_000 + "x")
 BAD_WHOLE = (*NO_NUMBERS, "1.5", "nan", "inf", "1e3", "-1", str(2**63), str(10**400), "9" * 5_000)

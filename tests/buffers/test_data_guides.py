@@ -16,6 +16,7 @@ from support.guides import ROOT, blocks
 
 import algorithms
 import jaxrl_buffers as jb
+from algorithms.runs import command_line
 
 
 @pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts", "from_pytorchrl"])
@@ -29,7 +30,7 @@ def test_guides_run(guide, tmp_path):
         elif language == "python":
             is_left_out = mark == "minari" and not has_minari
             code += [] if is_left_out else [text]
-        elif not is_left_out:
+        elif language == "text" and not is_left_out:
             printed.append(text)
     # Processes that are spawned load this file again.
     (tmp_path / "guide.py").write_text('if __name__ == "__main__":\n' + textwrap.indent("".join(code), "    "))
@@ -49,3 +50,12 @@ def test_defaults_in_the_guide_are_those_of_the_code():
         owner = vars(algorithms).get(name) or vars(jb)[name]
         default = {one.name: one.default for one in dataclasses.fields(owner)}[field]
         assert default == ast.literal_eval(value), f"{name}.{field}"
+
+
+def test_commands_of_the_guide_are_understood():
+    lines = [line for language, _, text in blocks("offline_data") if language == "bash" for line in text.splitlines()]
+    offline, mixed, _ = [line.removeprefix("python scripts/train.py ").split() for line in lines]
+    plan = command_line.parse(offline).settings.plan
+    assert (plan.offline_updates, plan.total_steps, plan.start_steps) == (10_000, 0, 0)
+    settings = command_line.parse(mixed).settings
+    assert (settings.dataset, settings.dataset_share) == ({"path": "data.npz"}, 0.25)
