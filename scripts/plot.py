@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
 
 def _draw_together(paths: list[Path], out: Path) -> None:
     found = comparing.compare(paths)
-    plotting.draw_curves([(one.label, one.steps, one.returns) for one in found.runs], found.title, out)
+    curves = [(one.label, one.steps, one.returns) for one in found.runs]
+    plotting.draw_curves(curves, found.axis, found.title, out)
     print(out)
 
 

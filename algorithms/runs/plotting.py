@@ -51,11 +51,14 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
     figure.savefig(path, dpi=150)
 
 
-def draw_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], title: str, path: str | os.PathLike[str]) -> None:
+def draw_curves(
+    curves: Sequence[tuple[str, np.ndarray, np.ndarray]], axis: str, title: str, path: str | os.PathLike[str]
+) -> None:
     """Draw the returns of several runs over each other, mean and 95 % confidence band over seeds.
 
     Args:
         curves: of each run its name, the steps `[X]` of its evaluations, and returns `[X, S]` of its seeds.
+        axis: what is counted along the curves.
         title: above the picture.
         path: of the picture; how its name ends decides about the format.
     """
@@ -65,7 +68,7 @@ def draw_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], title: str
         color, style = COLORS[index % len(COLORS)], ("-", "--", ":")[index // len(COLORS) % 3]
         axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
         axes.plot(steps, mean, style, color=color, marker=".", label=label)
-    axes.set(title=title, xlabel="environment steps", ylabel="return, mean and 95 % band over seeds")
+    axes.set(title=title, xlabel=axis, ylabel="return, mean and 95 % band over seeds")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)

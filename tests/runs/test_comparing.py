@@ -155,6 +155,21 @@ def test_runs_of_other_lengths_are_judged_where_the_shortest_ends(pair, tmp_path
     assert found.basis == "deterministic evaluation after 200 to 250 steps, 2 episodes a seed"
 
 
+def test_runs_that_learned_offline_are_compared_by_updates(tmp_path):
+    folders = [RunFolder(tmp_path / str(number)) for number in range(2)]
+    for number, folder in enumerate(folders):
+        folder.create(dataclasses.replace(SETTINGS, n_step=number + 1))
+        for updates in (50, 100):
+            folder.append({"steps": 0, "updates": updates, "returns": [[updates * number]]})
+        folder.finish({"steps": 0, "updates": 100, "episodes": 3, "return_of_seeds": [1.0]})
+    found = compare([folder.path for folder in folders])
+    np.testing.assert_array_equal(found.runs[1].steps, [50, 100])
+    assert found.basis == "deterministic evaluation after 100 updates, 3 episodes a seed"
+    online = make_run(tmp_path / "online", 5.0, dataclasses.replace(SETTINGS, n_step=3))
+    with pytest.raises(ValueError, match="first evaluation after 100 steps, and another run ends at 0"):
+        compare([folders[0].path, online.path])
+
+
 def test_what_does_not_compare(pair, tmp_path, scripts, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one = str(pair[0])

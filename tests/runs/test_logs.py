@@ -61,7 +61,7 @@ def _compile_once():
     """Compile once for all tests, which share the settings."""
     compile_anew = run.compile_programs
     compiled = compile_anew(SETTINGS)
-    run.compile_programs = lambda settings: compiled if settings == SETTINGS else compile_anew(settings)
+    run.compile_programs = lambda settings, *rest: compiled if settings == SETTINGS else compile_anew(settings, *rest)
     yield
     run.compile_programs = compile_anew
 
@@ -163,7 +163,7 @@ def test_logs_are_kept_added_and_ended(tmp_path):
 
 def test_one_seed_has_one_series():
     point = logs.Point.of_line({"steps": 10, "seconds": 1.5, "loss": [0.5], "returns": [[1.0, 2.0]]})
-    assert point == (10, 1.5, {"mean": {"seconds": 1.5, "return": 1.5, "loss": 0.5}})
+    assert point == (10, 10, 1.5, {"mean": {"seconds": 1.5, "return": 1.5, "loss": 0.5}})
 
 
 def test_what_is_not_finite_leaves_gaps(tmp_path):
@@ -186,6 +186,36 @@ def test_what_is_not_finite_leaves_gaps(tmp_path):
     found = read_tensorboard(tmp_path)
     assert found["mean"]["evaluation/return"] == [(2, 7.5)]
     assert found["seed6"]["evaluation/return"] == [(1, 2.0), (2, 8.0)]
+
+
+def test_offline_updates_lie_along_the_axis_before_steps(tmp_path):
+    """Several evaluations after no step are points of their own."""
+    require_readers()
+    lines = [
+        {"steps": steps, "updates": updates, "seconds": 1.0, "returns": [[float(updates)]]}
+        for steps, updates in ((0, 50), (0, 100), (80, 140))
+    ]
+    with logs.opened(ALL, tmp_path, SETTINGS, lines):
+        pass
+    assert [(row["steps"], row["updates"]) for row in read_csv(tmp_path)["mean"]] == [(0, 50), (0, 100), (80, 140)]
+    assert [step for step, _ in read_tensorboard(tmp_path)["mean"]["evaluation/return"]] == [50, 100, 140]
+    assert [row["_step"] for row in read_wandb(tmp_path)[1:]] == [50, 100, 140]
+
+
+def test_runs_side_by_side_have_logs_of_their_own(tmp_path):
+    """As those of a sweep: all open at once, in one process."""
+    require_readers()
+    lines = [{"steps": 10, "seconds": 1.0, "returns": [[float(number)]]} for number in range(2)]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with logs.opened(ALL, folders[0], SETTINGS, []) as first, logs.opened(ALL, folders[1], SETTINGS, []) as second:
+        first(lines[0])
+        second(lines[1])
+    for number, folder in enumerate(folders):
+        assert [row["return"] for row in read_csv(folder)["mean"]] == [number]
+        assert read_tensorboard(folder)["mean"]["evaluation/return"] == [(10, number)]
+        assert [row["mean/return"] for row in read_wandb(folder)[1:]] == [number]
 
 
 def test_time_in_tensorboard_is_time_of_training(tmp_path):

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from algorithms.runs.comparing.comparison import Comparison
+from algorithms.runs.comparing.comparison import ComparedRun, Comparison
 from algorithms.runs.plotting import COLORS, mean_and_band
 
 DASHES = ("", "7 4", "2 3")  # from the seventh run on, colors come again with other lines
@@ -25,13 +25,15 @@ class Frame:
     Args:
         width: of the picture.
         height: of the picture.
+        axis: what is counted from left to right.
         across: least and largest value of the horizontal axis.
         up: least and largest value of the vertical axis.
     """
 
     left, right, top, bottom = 52, 18, 26, 44  # margins, for what is written there
 
-    def __init__(self, width: int, height: int, across: tuple[float, float], up: tuple[float, float]):
+    def __init__(self, width: int, height: int, axis: str, across: tuple[float, float], up: tuple[float, float]):
+        self.axis = axis
         self.width, self.height = width, height
         self._x = _scale(across, self.left, width - self.right)
         self._y = _scale(up, height - self.bottom, self.top)
@@ -55,7 +57,9 @@ class Frame:
             parts.append(f'<text x="{x:.1f}" y="{floor + 19}" text-anchor="middle">{spelled(value)}</text>')
         parts.append(f'<line class="axis" x1="{self.left}" x2="{right}" y1="{floor}" y2="{floor}"/>')
         middle = (self.left + right) / 2
-        parts.append(f'<text class="what" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">steps</text>')
+        parts.append(
+            f'<text class="what" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{self.axis}</text>'
+        )
         parts.append(f'<text class="what" x="{self.left - 8}" y="12" text-anchor="end">return</text>')
         return "".join(parts)
 
@@ -66,21 +70,21 @@ def curves(comparison: Comparison, width: int, height: int) -> str:
     finite = np.concatenate([np.ravel(one)[np.isfinite(np.ravel(one))] for one in bands])
     steps = np.concatenate([run.steps for run in comparison.runs])
     up = _with_room(finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    frame = Frame(width, height, (min(0, steps.min()), steps.max()), up)
+    frame = Frame(width, height, comparison.axis, (min(0, steps.min()), steps.max()), up)
     drawn = [
-        _curve(frame, index, run.label, run.steps, band)
-        for index, (run, band) in enumerate(zip(comparison.runs, bands, strict=True))
+        _curve(frame, index, run, band) for index, (run, band) in enumerate(zip(comparison.runs, bands, strict=True))
     ]
     areas, lines = ("".join(parts) for parts in zip(*drawn, strict=True))
-    name = escape(f"Returns over steps of {', '.join(run.label for run in comparison.runs)}")
+    name = escape(f"Returns over {comparison.axis} of {', '.join(run.label for run in comparison.runs)}")
     return (
         f'<svg class="curves" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">'
         f"{frame.grid()}{areas}{lines}</svg>"
     )
 
 
-def _curve(frame: Frame, index: int, label: str, steps: np.ndarray, band: tuple[np.ndarray, ...]) -> tuple[str, str]:
+def _curve(frame: Frame, index: int, run: ComparedRun, band: tuple[np.ndarray, ...]) -> tuple[str, str]:
     """Return the band of a run, and its line with dots that tell their values."""
+    steps = run.steps
     center, low, high = band
     color, dashes = look(index)
     area = [*frame.points(steps, low), *reversed(frame.points(steps, high))]
@@ -90,7 +94,7 @@ def _curve(frame: Frame, index: int, label: str, steps: np.ndarray, band: tuple[
     told = [(step, value) for step, value in zip(steps, center, strict=True) if np.isfinite(value)]
     if len(told) <= MOST_DOTS:
         for (x, y), (step, value) in zip(line, told, strict=True):
-            tip = escape(f"{label}: {value:,.1f} after {step:,} steps")
+            tip = escape(f"{run.label}: {value:,.1f} after {step:,} {frame.axis}")
             dots.append(
                 f'<g><title>{tip}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{color}"/>'
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="transparent"/></g>'

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Scores(NamedTuple):
     """The mean return of each seed, by which a run is judged."""
 
     of_seeds: np.ndarray  # float64[S]
-    steps: int  # environment steps of each seed before the evaluation
+    steps: int  # of each seed before the evaluation, along the axis of the comparison
     episodes: int  # of each seed in the evaluation
 
 
@@ -26,7 +26,7 @@ class ComparedRun(NamedTuple):
 
     label: str  # what tells it from the others
     folder: RunFolder
-    steps: np.ndarray  # int64[X], of the evaluations while training
+    steps: np.ndarray  # int64[X], of the evaluations while training, along the axis of the comparison
     returns: np.ndarray  # float64[X, S], means over episodes; NaN where one is not finite
     scores: Scores
     mean: Estimate
@@ -38,6 +38,7 @@ class Comparison(NamedTuple):
     """Runs of one environment, side by side."""
 
     environment: str
+    axis: str  # what is counted: "steps", or "updates" if all runs have made some before their first step
     algorithms: tuple[str, ...]  # each once
     runs: tuple[ComparedRun, ...]
     differences: dict[str, list[str | None]]  # settings that are not the same in all runs, with the value of each
@@ -53,7 +54,7 @@ class Comparison(NamedTuple):
         steps = sorted({run.scores.steps for run in self.runs})
         after = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
         episodes = " or ".join(map(str, sorted({run.scores.episodes for run in self.runs})))
-        return f"deterministic evaluation after {after} steps, {episodes} episodes a seed"
+        return f"deterministic evaluation after {after} {self.axis}, {episodes} episodes a seed"
 
 
 def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
@@ -80,8 +81,10 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
             f"{opened[0].path} was trained on {environments[0]} and {others} on {environments[1]}; compare runs of the "
             "same environment."
         )
-    curves = [_curve(folder) for folder in opened]
-    scores = _scores(opened, curves)
+    metrics = [_metrics(folder) for folder in opened]
+    axis = "updates" if all("updates" in line for lines in metrics for line in lines) else "steps"
+    curves = [_curve(lines, axis) for lines in metrics]
+    scores = _scores(opened, curves, axis)
     flat = [labels.named(one) for one in settings]
     names = labels.labels(flat, [str(folder.path) for folder in opened])
     runs = [
@@ -94,7 +97,7 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
         for index, (label, folder, curve, score) in enumerate(zip(names, opened, curves, scores, strict=True))
     ]
     algorithms = tuple(dict.fromkeys(one.algorithm for one in settings))
-    return Comparison(environments[0], algorithms, tuple(runs), labels.differences(flat))
+    return Comparison(environments[0], axis, algorithms, tuple(runs), labels.differences(flat))
 
 
 def _require_different(folders: Sequence[RunFolder]) -> None:
@@ -108,25 +111,29 @@ def _require_different(folders: Sequence[RunFolder]) -> None:
         seen[place] = folder
 
 
-def _curve(folder: RunFolder) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps `[X]` of a run's evaluations, and the mean returns `[X, S]` of its seeds."""
+def _metrics(folder: RunFolder) -> list[dict[str, Any]]:
     metrics = folder.metrics()
     if not metrics:
         raise ValueError(f"{folder.path} has no evaluation yet; wait for its first one, or leave it out.")
-    steps = np.array([line["steps"] for line in metrics])
+    return metrics
+
+
+def _curve(metrics: Sequence[Mapping[str, Any]], axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps `[X]` of a run's evaluations, and the mean returns `[X, S]` of its seeds."""
+    steps = np.array([line[axis] for line in metrics])
     return steps, np.array([np.mean(np.array(line["returns"], np.float64), axis=1) for line in metrics])
 
 
-def _scores(folders: Sequence[RunFolder], curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Scores]:
+def _scores(folders: Sequence[RunFolder], curves: Sequence[tuple[np.ndarray, np.ndarray]], axis: str) -> list[Scores]:
     common = min(int(steps[-1]) for steps, _ in curves)
-    results = [result for folder in folders if (result := folder.result()) is not None]
-    if len(results) == len(folders) and all(common <= one["steps"] == results[0]["steps"] for one in results):
-        scores = [Scores(np.array(one["return_of_seeds"], float), one["steps"], one["episodes"]) for one in results]
+    results = [result for folder in folders if (result := folder.result()) is not None and axis in result]
+    if len(results) == len(folders) and all(common <= one[axis] == results[0][axis] for one in results):
+        scores = [Scores(np.array(one["return_of_seeds"], float), one[axis], one["episodes"]) for one in results]
     else:
         scores = [_scores_within(common, folder, *curve) for folder, curve in zip(folders, curves, strict=True)]
     for folder, one in zip(folders, scores, strict=True):
         if not np.all(np.isfinite(one.of_seeds)):
-            raise ValueError(f"{folder.path} has returns that are not finite after {one.steps:,} steps; leave it out.")
+            raise ValueError(f"{folder.path} has returns that are not finite after {one.steps:,} {axis}; leave it out.")
     return scores
 
 

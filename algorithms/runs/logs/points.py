@@ -6,18 +6,16 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-OF_THE_RUN = ("steps", "updates", "seconds", "steps_per_second")  # one number, whatever the number of seeds
+OF_THE_RUN = ("updates", "seconds", "steps_per_second")  # one number, whatever the number of seeds
 
 
 class Point(NamedTuple):
     """What is known after so many steps, by series: `mean` is that of all seeds, `seed3` that of one."""
 
     steps: int  # environment steps of each seed
+    position: int  # on the axis of pictures: steps, or updates in a run some of whose updates come before all steps
     seconds: float  # of training, without compilation and evaluation
     series: dict[str, dict[str, float]]  # values that are not finite are left out
-    position: (
-        int  # along the axis of a log: the steps, or the updates of a run that learns offline before its first step
-    )
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any], first_seed: int = 0) -> Point:
@@ -33,12 +31,12 @@ class Point(NamedTuple):
         """
         of_seeds = {"return": [_mean(episodes) for episodes in line["returns"]]}
         of_seeds |= {name: values for name, values in line.items() if name != "returns" and isinstance(values, list)}
-        of_run = {name: line[name] for name in OF_THE_RUN[1:] if line.get(name) is not None}
+        of_run = {name: line[name] for name in OF_THE_RUN if line.get(name) is not None}
         series = {"mean": of_run | _known({name: _mean(values) for name, values in of_seeds.items()})}
         num_seeds = len(line["returns"])
         for seed in range(num_seeds if num_seeds > 1 else 0):
             series[f"seed{first_seed + seed}"] = _known({name: values[seed] for name, values in of_seeds.items()})
-        return cls(line["steps"], line.get("seconds") or 0.0, series, line.get("updates", line["steps"]))
+        return cls(line["steps"], line.get("updates", line["steps"]), line.get("seconds") or 0.0, series)
 
 
 Writer = Callable[[Point], None]  # adds a point to a log

@@ -50,7 +50,8 @@ def wandb_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=os.environ.get("WANDB_NAME", folder.absolute().name),
             config=settings.to_dict(),
-            settings=wandb.Settings(silent=True, console="off"),  # leaves the terminal to the progress bar
+            # Leaves the terminal to the progress bar, and other runs of this process to themselves.
+            settings=wandb.Settings(silent=True, console="off", reinit="create_new"),
         )
 
     def write(point: Point) -> None:
