@@ -1,4 +1,4 @@
-"""Steps taken in the environments."""
+"""Collecting: the steps that an agent takes in its environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Collector(NamedTuple):
-    """Environments in the middle of their episodes, with what acting remembers."""
+    """Environments in the middle of their episodes, and the agent's carry."""
 
     env: EnvironmentState
     carry: PyTree  # [N, ...]
@@ -39,10 +39,10 @@ def collect(
         collector: where the environments are.
         keys_act: `[K]`, consumed.
         keys_env: `[K, N]`, consumed.
-        is_random: leave the choice of actions to chance instead of the agent.
+        is_random: draw actions uniformly; the agent's carry and extras are still its own.
 
     Returns:
-        The environments afterwards, the transitions and the finished episodes, both `[K, N, ...]`.
+        Where the environments are now, the transitions `[K, N, ...]`, and the episodes `[K, N]` that finished.
     """
     num_envs = collector.env.episode_length.shape[0]
     fresh_carry = agent.initial_carry(num_envs)
@@ -62,5 +62,5 @@ def collect(
 
 
 def where_env(condition: jax.Array, chosen: jax.Array, other: jax.Array) -> jax.Array:
-    """Return leaves `[N, ...]`, chosen by a condition `[N]`."""
+    """Return a leaf `[N, ...]` with the entries of `chosen` where the condition `bool[N]` holds, else of `other`."""
     return jnp.where(condition.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)

@@ -1,4 +1,4 @@
-"""How good a policy is, measured on environments and keys of its own."""
+"""Evaluation: how good a policy is, in environments and with keys of its own."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def evaluate(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; consumes `key`.
 
-    Every one of `num_episodes` environments plays its first episode to the end and no other, so short episodes are not
-    favored, as they would be by the first episodes that finish anywhere.
+    Each of `num_episodes` environments plays one episode to its end. Taking the first episodes that finish anywhere
+    would prefer short ones.
 
     Args:
         agent: the algorithm.
@@ -43,7 +43,8 @@ def evaluate(
         key: a PRNG key.
         num_episodes: `E`.
         deterministic: act without exploration.
-        max_steps: where to give up on an episode, for environments without a time limit; its length is then 0.
+        max_steps: after how many steps to give up on an episode, whose length is then 0; needed for environments
+            without a time limit.
     """
     require_integer("evaluate", "num_episodes", num_episodes, 1)
     limit = time_limit(env, max_steps)
@@ -75,7 +76,7 @@ def evaluate(
 
 
 def time_limit(env: Described, max_steps: int | None) -> Scalar:
-    """Return where to give up on an episode; refuse environments that might never end one."""
+    """Return after how many steps to give up on an episode; refuse environments whose episodes may never end."""
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(f"{env.name} has no time limit; give evaluate() `max_steps`, or episodes may never end.")

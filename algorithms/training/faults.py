@@ -1,13 +1,13 @@
-"""What should not be, counted in the compiled program: numbers that are not finite, and episodes with two ends.
+"""Faults, counted in the compiled program: numbers that are not finite, and episodes that end in two ways at once.
 
-Rows are counted as they are collected, also in the warm-up; losses and gradients at every update. Only small arrays are
-summed up for it. The host looks at the sums between chunks; see `watch`.
+Rows are checked as they are collected, also the first ones. Losses and gradients are checked at every update. Only
+counts are kept. The host looks at them between chunks; see `algorithms.runs.watch`.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,14 @@ OF_ROWS = ("nonfinite_rewards", "nonfinite_observations", "truncated_episodes", 
 OF_UPDATES = ("nonfinite_losses", "nonfinite_gradients", "skipped_updates")
 NAMES = OF_ROWS + OF_UPDATES
 POLICIES = ("warn", "skip", "stop")
+State = TypeVar("State")
 
 
 def of_rows(chunk: Transition) -> tuple[jax.Array, ...]:
-    """Find faults in a chunk `[K, N, ...]`, in the order of `OF_ROWS`: four times `bool[K, N]`.
+    """Return which rows of a chunk `[K, N, ...]` have a fault: `bool[K, N]` for each name in `OF_ROWS`.
 
-    Rows whose reward is not finite; rows with such a number in `obs` or `next_obs`; rows that are `truncated`; and rows
-    that are `terminated` as well.
+    These are rows whose reward is not finite; rows with a number in `obs` or `next_obs` that is not finite; rows that
+    are truncated, which is no fault but is compared with the next; and rows that are truncated and terminated.
     """
     bad_reward = ~jnp.isfinite(chunk.reward)
     bad_obs = jnp.zeros_like(bad_reward)
@@ -38,7 +39,7 @@ def of_rows(chunk: Transition) -> tuple[jax.Array, ...]:
 
 
 def of_update(grads: PyTree, metrics: Metrics) -> Metrics:
-    """Count losses that are not finite, and gradients, as 1 if their norm is not: then a float32 cannot tell it."""
+    """Count the losses that are not finite; gradients count as 1 if their norm is not finite in float32."""
     lost = [~jnp.isfinite(value) for name, value in metrics.items() if "loss" in name.split("_")]
     # Group by group, as agents report and clip norms, so that each is computed once.
     groups = jax.tree.leaves(grads, is_leaf=lambda node: node is not grads)
@@ -50,25 +51,28 @@ def of_update(grads: PyTree, metrics: Metrics) -> Metrics:
     }
 
 
-def skip(before: Any, after: Any, counts: Metrics) -> tuple[Any, Metrics]:
-    """Return an agent's state after an update, or the one before it, exactly, if the update was at fault.
+def skip(before: State, after: State, counts: Metrics) -> tuple[State, Metrics]:
+    """Undo an update whose gradients are not finite, or that makes numbers of the agent's state not finite.
 
-    It was if its gradients were not finite, or if it would leave more numbers in the state that are not.
+    Args:
+        before: the agent's state before the update.
+        after: the same after it.
+        counts: what `of_update` returned.
 
     Returns:
-        The state, and the counts with `skipped_updates`.
+        The state `after`, or exactly `before`; and the counts with `skipped_updates`.
     """
     is_at_fault = (counts["nonfinite_gradients"] > 0) | (num_nonfinite(after) > num_nonfinite(before))
     return optimization.where(is_at_fault, before, after), counts | {"skipped_updates": is_at_fault.astype(jnp.float32)}
 
 
-def skip_observing(before: Any, after: Any, chunk: Transition) -> Any:
-    """Return an agent's state after it took note of a chunk, or the one before if an observation was not finite."""
+def skip_observing(before: State, after: State, chunk: Transition) -> State:
+    """Return an agent's state `after` it observed a chunk, or `before` if an observation in it is not finite."""
     return optimization.where(jnp.any(of_rows(chunk)[1]), before, after)
 
 
 def num_nonfinite(tree: PyTree) -> jax.Array:
-    """Count the numbers that are not finite: `int32[]`."""
+    """Return how many numbers of a pytree are not finite, `int32[]`."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if _can_be_infinite(leaf)]
     return sum([jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32) for leaf in leaves], start=jnp.zeros((), jnp.int32))
 

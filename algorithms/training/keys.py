@@ -1,4 +1,4 @@
-"""The randomness of a training run, iteration by iteration."""
+"""The random numbers of a training run, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_buffers._random.hashing import split
 
 
 class Keys(NamedTuple):
-    """The randomness of one iteration."""
+    """The keys of one iteration, with `K` rows of `N` environments and `U` updates."""
 
     act: jax.Array  # keys [K]
     env: jax.Array  # keys [K, N]
@@ -22,7 +22,7 @@ class Keys(NamedTuple):
 
 
 def iteration_keys(key: jax.Array, plan: Plan) -> Keys:
-    """Return the randomness of the iteration that has this key, which is consumed."""
+    """Split the key of an iteration into all keys that it needs; consumes `key`."""
     num_rows = plan.update_every // plan.num_envs
     keys = split(key, num_rows * (1 + plan.num_envs) + 2 * plan.num_updates)
     limits = np.cumsum([num_rows, num_rows * plan.num_envs, plan.num_updates])

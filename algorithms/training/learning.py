@@ -1,4 +1,4 @@
-"""What one iteration learns: from rows just collected, from a replay buffer, or from what was stored before the run."""
+"""How one iteration learns: from rows just collected, from a replay buffer, or from what was stored before the run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from algorithms.training.keys import Keys, iteration_keys
 from algorithms.training.metrics import Scalars
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
-from algorithms.types import Agent
+from algorithms.types import Agent, OnPolicyAgent
 from jaxrl_buffers import Mixture, MixtureState, Transition
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
 
 Buffer = Replay | Rollout
-BLOCK_ROWS = 1_024  # that are observed at once
+BLOCK_ROWS = 1_024  # how many stored rows an agent observes at once
 
 
 def learn(
-    agent: Any,
+    agent: Agent,
     buffer: Buffer,
     agent_state: PyTree,
     buffer_state: PyTree,
@@ -33,10 +33,29 @@ def learn(
     keys: Keys,
     plan: Plan,
 ) -> tuple[PyTree, PyTree, Scalars]:
-    """Store the new rows and make the updates of one iteration; a rollout is learned from at once and not stored."""
+    """Store what an iteration collected, and make its updates.
+
+    Args:
+        agent: the algorithm.
+        buffer: the buffer that it learns from. With a `Rollout` nothing is stored.
+        agent_state: the agent's state.
+        buffer_state: the buffer's state.
+        chunk: the rows `[K, N, ...]` that were collected.
+        finished: the episodes `[K, N]` that ended in them.
+        keys: the random numbers of the iteration.
+        plan: how much is learned.
+
+    Returns:
+        Both states, and metrics `[U]`.
+    """
     if isinstance(buffer, Rollout):
+        if not isinstance(agent, OnPolicyAgent):
+            raise ValueError(
+                f"{type(agent).__name__} does not learn from a Rollout; give it a replay buffer, such as "
+                "jb.uniform(100_000), or train an on-policy agent, such as PPO."
+            )
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
-        # After the updates, which need the policy as it was when it acted.
+        # The updates come first: they need the policy as it was when it acted.
         return observe(agent, agent_state, chunk, plan), buffer_state, metrics
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
@@ -45,7 +64,7 @@ def learn(
 
 
 def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:
-    """Let the agent take note of rows `[K, N, ...]`."""
+    """Return the agent's state after rows `[K, N, ...]` were collected, or as it is if they are not finite."""
     after = agent.observe(agent_state, chunk)
     return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
 
@@ -55,7 +74,7 @@ def learn_offline(
 ) -> tuple[PyTree, PyTree, Scalars]:
     """Make one update from what was stored before the run; consumes `key`.
 
-    Of a mixture that is what all buffers hold but the first, which gets the rows of the run.
+    In a mixture, that is the contents of all buffers but the first one, which gets the rows of the run.
 
     Returns:
         Both states, and metrics `[1]`.
@@ -85,7 +104,7 @@ def _learn_once(
 
 
 def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -> PyTree:
-    """Let the agent take note of all rows that are stored, for example to know what observations are like."""
+    """Return the agent's state after it has observed all stored rows, for example to normalize observations."""
     if isinstance(buffer, Mixture):
         for part, part_state in zip(buffer.buffers, state.parts, strict=True):
             agent_state = observe_stored(agent, agent_state, part, part_state)
@@ -105,7 +124,7 @@ def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -
 
 
 def metric_names(state: Any, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
-    """Return the names of what every update reports, by tracing one iteration's updates from a `TrainState`."""
+    """Return the names of the metrics that every update reports; `state` is a `TrainState`."""
     rows = plan.update_every // plan.num_envs, plan.num_envs
     row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
     chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
@@ -122,5 +141,5 @@ def _no_episode() -> Finished:
 
 
 def _mean_return(finished: Finished) -> jax.Array:
-    """Return the mean return of the episodes that ended; NaN, which buffers ignore, if none did."""
+    """Return the mean return of the episodes that ended. It is NaN if none did; buffers ignore that."""
     return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)

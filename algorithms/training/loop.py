@@ -1,20 +1,25 @@
 """Training as one compiled program: the only place where agent, buffer and environment meet.
 
-`train(key, agent, buffer, env, plan)` is a pure function of a key. Scripts run its parts in chunks: `init`, then `run`
-as often as they like, with `evaluate` in between. One long `run` and many short ones give the same bits, because the
-randomness of iteration `i` is `fold_in(key, i)` and everything else is in the state. (Inside `train` XLA may round the
-same sums in another order.)
+`train(key, agent, buffer, env, plan)` is a pure function of a key:
 
-The buffer decides how an iteration learns: from samples of a replay buffer (`off_policy.learn`), or, if it is a
-`Rollout`, in epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
+    init:  reset the environments, and collect the first steps
+    run:   repeat   collect `update_every` steps   ->   `learn`: store them, and make `num_updates` updates
 
-With `plan.offline_updates`, `run_offline` comes first, as often as one likes, and then `go_online`.
+Runs in folders call these parts one by one: `init`, then `run` for some iterations at a time, with `evaluate` in
+between. One long `run` and many short ones give the same bits: the random numbers of iteration `i` come from
+`fold_in(key, i)`, and everything else is in the state. (Inside of `train`, XLA may round sums in another order.)
+
+The buffer decides how an iteration learns: from samples of a replay buffer (`off_policy.learn`) or, with a `Rollout`,
+in epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
+
+With `plan.offline_updates`, `run_offline` and then `go_online` come between `init` and `run`.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +41,14 @@ from jaxrl_buffers.types import PyTree, Scalar
 
 
 class TrainState(NamedTuple):
-    """Everything that a training run remembers."""
+    """Everything that a training run keeps from one iteration to the next."""
 
-    agent: PyTree
-    buffer: PyTree  # the state of the replay buffer; () with a rollout
-    collector: Any  # a `Collector`; () where environments are stepped on the host
-    key: jax.Array  # of the training iterations
-    iteration: jax.Array  # int32[]
-    sums: Sums
+    agent: PyTree  # the agent's state
+    buffer: PyTree  # the replay buffer's state; () with a rollout
+    collector: PyTree  # a `Collector`; () if environments are stepped on the host
+    key: jax.Array  # iteration i has the key fold_in(key, i)
+    iteration: jax.Array  # int32[], the number of iterations so far
+    sums: Sums  # of metrics, since they were read
 
 
 def train(
@@ -60,16 +65,16 @@ def train(
     Args:
         key: a PRNG key.
         agent: the algorithm.
-        buffer: what is learned from.
+        buffer: the buffer that the agent learns from, or a `Rollout` for on-policy agents.
         env: the environment.
         plan: how much is collected, learned and tested.
         buffer_state: what is stored already, such as offline data.
-        agent_state: what was learned already, such as `TrainState.agent` of an earlier call: parameters, optimizers,
-            targets and counters go on as they are. The first steps are then those of its policy, not random ones.
+        agent_state: what was learned already, such as `TrainState.agent` of an earlier call. Its optimizers, targets
+            and counters are continued, too. The first steps are then those of its policy, not random ones.
 
     Returns:
-        The last state and metrics `[E, ...]`: one entry for each of `E` evaluations, with the means and the counts of
-        faults since the one before, the number of environment `steps`, and `returns` `[E, num_test_episodes]`.
+        The last state, and metrics with an entry for each of `E` evaluations. They are means and counts since the
+        evaluation before, the number of environment `steps` so far, and `returns` `[E, num_test_episodes]`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -84,7 +89,9 @@ def train(
     key_train, key_test = split(key)
     state = init(key_train, agent, buffer, env, plan, buffer_state, agent_state)
 
-    def epochs(state: TrainState, advance: Any, num_iterations: int, per_test: int, first: int) -> tuple[Any, Metrics]:
+    def epochs(
+        state: TrainState, advance: Callable[..., TrainState], num_iterations: int, per_test: int, first: int
+    ) -> tuple[TrainState, Metrics]:
         def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
             state = advance(state, num_iterations=num_iterations)
             state, metrics = read_metrics(state, plan)
@@ -122,12 +129,12 @@ def init(
     buffer_state: PyTree = None,
     agent_state: PyTree = None,
 ) -> TrainState:
-    """Return the state after `start_steps`, before the first update; consumes `key`. See `train`."""
+    """Return the state after the first steps, before the first update; consumes `key`. See `train`."""
     key_agent, key_env, key_warmup, key_train = split(key, 4)
     state = before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     state = state._replace(collector=collector)
-    if not isinstance(buffer, Rollout) and plan.start_steps and not plan.offline_updates:
+    if not plan.offline_updates:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup, is_random=agent_state is None)
     return state._replace(sums=state.sums.with_names(metric_names(state, agent, buffer, env, plan)))
 
@@ -155,7 +162,7 @@ def before_steps(
             agent_state = learning.observe_stored(agent, agent_state, buffer, buffer_state)
     else:
         structure.check_agent(agent, agent_state, env)
-    if isinstance(buffer, Rollout):  # which is learned from at once and not kept
+    if isinstance(buffer, Rollout):  # nothing is stored: the agent learns from rows as soon as they are collected
         buffer_state = ()
     elif buffer_state is None:
         buffer_state = buffer.init(env.transition(structure.extras(agent, agent_state, env, key_train)))
@@ -171,7 +178,7 @@ def run(
         collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
         return learn(state._replace(collector=collector), chunk, finished, keys, agent, buffer, plan), None
 
-    # All keys at once: inside the loop every derivation of a key would be a small kernel of its own.
+    # All keys at once: inside of the loop, each of them would be derived by a small kernel of its own.
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
     keys = jax.vmap(lambda i: iteration_keys(fold_in(state.key, i), plan))(iterations)
     return jax.lax.scan(iterate, state, keys)[0]
@@ -185,7 +192,7 @@ def phase_of(plan: Plan, iteration: int) -> str:
 
 
 def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num_iterations: int) -> TrainState:
-    """Run iterations, each of which makes one update from what was stored before the run."""
+    """Run offline iterations, each of which makes one update from what was stored before the run."""
 
     def iterate(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         agent_state, buffer_state, metrics = learning.learn_offline(agent, buffer, state.agent, state.buffer, key, plan)
@@ -197,20 +204,19 @@ def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num
 
 
 def go_online(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
-    """Take the first steps behind offline updates, which are those of the agent's policy."""
-    key = key_of_first_steps(state)
-    return _warm_up(state, agent, buffer, env, plan, key, is_random=False) if plan.start_steps else state
+    """Collect the first steps after offline updates, by the agent's policy."""
+    return _warm_up(state, agent, buffer, env, plan, key_of_first_steps(state), is_random=False)
 
 
 def key_of_first_steps(state: TrainState) -> jax.Array:
-    """Return the randomness of the first steps behind offline updates."""
-    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # no iteration splits its key into that many
+    """Return the key of the first steps after offline updates."""
+    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # iterations split their keys into fewer parts
 
 
 def learn(
     state: TrainState, chunk: Transition, finished: Finished, keys: Keys, agent: Agent, buffer: Buffer, plan: Plan
 ) -> TrainState:
-    """Make the updates of one iteration, which collected `chunk` `[K, N, ...]`, and count what happened."""
+    """Return the state after an iteration has learned from the rows that it collected; see `learning.learn`."""
     agent_state, buffer_state, metrics = learning.learn(
         agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
     )
@@ -219,19 +225,17 @@ def learn(
 
 
 def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buffer: Replay, plan: Plan) -> TrainState:
-    """Keep the first rows `[K, N, ...]`, after which `step` steps have been taken, and learn nothing."""
+    """Store first rows `[K, N, ...]`, without learning; `step` is the number of steps taken so far."""
     learner = learning.observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
     sums = state.sums.add(jnp.asarray(step), chunk)
     return TrainState(*learner, state.collector, state.key, state.iteration, sums)
 
 
 def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment) -> TrainState:
-    """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
+    """Begin new episodes in all environments. No stored episode is continued by the rows that follow."""
     num_envs = state.collector.env.episode_length.shape[0]
-    # No iteration splits its key into that many.
-    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)
+    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)  # iterations split their keys into fewer parts
     collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
-    # A rollout was used up in its iteration.
     buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
     return state._replace(collector=collector, buffer=buffer_state)
 
@@ -246,7 +250,7 @@ def adopt(
     env: Environment,
     plan: Plan,
 ) -> TrainState:
-    """Return a state that goes on, in new episodes, with what another run has learned and stored; consumes `key`."""
+    """Return a state that continues what another run has learned and stored, in new episodes; consumes `key`."""
     state, key_env = taken_over(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     return begin_anew(state._replace(collector=collector), agent, buffer, env)
@@ -264,7 +268,7 @@ def taken_over(
 ) -> tuple[TrainState, jax.Array]:
     """Return the state of `adopt` before its episodes begin, without a collector, and a key for them."""
     plan.check_buffer(buffer)
-    # Neither `init` nor another run that goes on from another iteration has these keys.
+    # Keys that neither `init` has, nor a run that was taken over at another iteration.
     key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
     iteration = jnp.asarray(iteration, jnp.int32)
     state = TrainState(agent_state, buffer_state, (), key_train, iteration, Sums.zero(()))
@@ -272,15 +276,17 @@ def taken_over(
 
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
-    """Return means and counts since the last reading, and the state from which the next ones begin."""
+    """Return the metrics since the last reading, and the state with empty sums for the next one."""
     steps = plan.steps(state.iteration)
     return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
 
 
 def _warm_up(
-    state: TrainState, agent: Agent, buffer: Any, env: Environment, plan: Plan, key: jax.Array, is_random: bool
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, key: jax.Array, is_random: bool
 ) -> TrainState:
     """Collect `start_steps`, with random actions or with those of the agent; consumes `key`."""
+    if isinstance(buffer, Rollout) or not plan.start_steps:
+        return state
 
     def step(state: TrainState, inputs: tuple[jax.Array, ...]) -> tuple[TrainState, None]:
         number, *keys = inputs

@@ -1,4 +1,4 @@
-"""Sums of scalars over a training run, read out as means and counts between chunks."""
+"""Metrics: summed up in the compiled program, and read between chunks as means and counts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from algorithms.types import Metrics
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Transition
 
-# What updates that leave the policy as it is know nothing of: agents with such updates tell which by `moves_policy`.
+# Metrics that count only in updates which move the policy. Agents with other updates, too, report `moves_policy`.
 OF_POLICY = ("loss_pi", "grad_norm_pi")
-# What is summed up besides what updates report.
+# What is summed up beside the metrics of updates.
 _BEFORE = ("num_updates", "episodes", "episode_return", "episode_length", *faults.OF_ROWS)
 
 
 class Scalars(Component):
-    """Metrics as one vector: a compiled loop then moves and adds once, not once for every name."""
+    """Metrics as one vector, so that a compiled loop adds one array, not one for every name."""
 
     names: tuple[str, ...] = field(static=True)
     values: jax.Array  # float32[..., M]
 
     @classmethod
     def of(cls, metrics: Metrics) -> Scalars:
-        """Return scalars by name as a vector, in the order of the names."""
+        """Return metrics as a vector, sorted by name."""
         names = tuple(sorted(metrics))
-        # Not stacked: a concatenation of many scalars is not fused with what they are made of.
+        # Not by `stack`: XLA would not fuse a concatenation of many scalars with what computes them.
         place, values = jnp.arange(len(names)), jnp.zeros(len(names), jnp.float32)
         for index, name in enumerate(names):
             values = jnp.where(place == index, jnp.asarray(metrics[name], jnp.float32), values)
@@ -39,9 +39,9 @@ class Scalars(Component):
 class Sums(Component):
     """What has been summed up since the last reading."""
 
-    names: tuple[str, ...] = field(static=True)  # of what updates report
-    totals: jax.Array  # float32[8 + M], of _BEFORE and of the names
-    first_steps: jax.Array  # int32[7], at which each of faults.NAMES was first seen; 0 if it was not
+    names: tuple[str, ...] = field(static=True)  # the metrics of updates
+    totals: jax.Array  # float32[8 + M], the sums of _BEFORE and of `names`
+    first_steps: jax.Array  # int32[7], the step at which each of faults.NAMES was first seen; 0 if it was not
 
     @classmethod
     def zero(cls, names: Sequence[str]) -> Sums:
@@ -56,13 +56,13 @@ class Sums(Component):
         finished: Finished | None = None,
         updates: Scalars | None = None,
     ) -> Sums:
-        """Add what happened up to a step.
+        """Return the sums with what happened up to a step.
 
         Args:
-            step: the number of steps.
+            step: the number of steps so far.
             chunk: rows `[K, N, ...]`, in which faults are counted; None if there are none.
-            finished: episodes `[K, N]` that may have ended; None if they do not count.
-            updates: metrics of `U` updates; None if there were none.
+            finished: the episodes `[K, N]` that ended; None if they shall not count.
+            updates: the metrics of `U` updates; None if there were none.
         """
         values = jnp.zeros((0, len(self.names)), jnp.float32) if updates is None else updates.values
         num_updates = jnp.full(1, values.shape[0], jnp.float32)
@@ -73,12 +73,12 @@ class Sums(Component):
         return Sums(self.names, self.totals + added, jnp.where(is_first, step, self.first_steps))
 
     def with_names(self, names: Sequence[str]) -> Sums:
-        """Return the same sums, and empty ones for what updates report by these names."""
+        """Return the same sums, with empty ones for metrics of updates with these names."""
         zeros = jnp.zeros(len(names), jnp.float32)
         return Sums(tuple(names), jnp.concatenate([self.totals[: len(_BEFORE)], zeros]), self.first_steps)
 
     def read(self) -> Metrics:
-        """Return by name every mean, NaN where nothing was summed up, and every count."""
+        """Return all means and counts by name; a mean of nothing is NaN."""
         totals = self._by_name(self.totals)
         counts = {name: totals[name] for name in ("episodes", *faults.NAMES) if name in totals}
         policy_updates = totals.get("moves_policy", totals["num_updates"])
@@ -101,7 +101,7 @@ class Sums(Component):
 
 
 def _of_rows(chunk: Transition | None, finished: Finished | None) -> jax.Array:
-    """Return the sums of what `_BEFORE` names behind the number of updates, over rows `[K, N, ...]`."""
+    """Return the sums over rows `[K, N, ...]` of everything in `_BEFORE` but the number of updates."""
     if chunk is None:
         return jnp.zeros(len(_BEFORE) - 1, jnp.float32)
     episodes = [jnp.zeros_like(chunk.reward)] * 3 if finished is None else finished

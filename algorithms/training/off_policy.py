@@ -30,11 +30,11 @@ def learn(
 
     Args:
         agent: the algorithm.
-        buffer: what is learned from.
-        agent_state: the state of the agent.
-        buffer_state: the state of the buffer.
-        keys_sample: `[U]`, consumed.
-        keys_gradients: `[U]`, consumed.
+        buffer: the buffer that it learns from.
+        agent_state: the agent's state.
+        buffer_state: the buffer's state.
+        keys_sample: keys `[U]`, consumed.
+        keys_gradients: keys `[U]`, consumed.
         plan: how many updates there are, and of how many samples.
 
     Returns:
@@ -65,11 +65,38 @@ def train_step(
     skip_nonfinite: bool = False,
     skips_nonfinite: bool | None = None,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Learn from one batch: sample, gradients, `update_priorities`, apply; consumes both keys.
+    """Make one update: `sample`, `gradients`, `update_priorities`, `apply`; consumes both keys.
 
-    With `skip_nonfinite` an update whose gradients are not finite leaves the agent's state exactly as it was, with all
-    that it counts. Samples whose error is not finite get the priority 0, so that they are rarely drawn again.
-    `skips_nonfinite` is the old name of that option.
+    Args:
+        agent: the algorithm.
+        buffer: the buffer that it learns from.
+        agent_state: the agent's state.
+        buffer_state: the buffer's state.
+        key_sample: a PRNG key for the sample.
+        key_gradients: a PRNG key for the agent.
+        batch_size: how many samples, or sequences, there are in the batch.
+        progress: the share of the iteration's updates that were made before, which ERE needs.
+        skip_nonfinite: leave the agent's state exactly as it was if the gradients are not finite. Samples whose error
+            is not finite then get the priority 0, so that they are rarely drawn again.
+        skips_nonfinite: the old name of `skip_nonfinite`.
+
+    Returns:
+        The states of agent and buffer, and metrics.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> from algorithms import DDQN, environments
+        >>> env, buffer = environments.make("CartPole-v1"), jb.prioritized(100)
+        >>> agent = DDQN(env.action_space)
+        >>> agent_state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> rows = jax.tree.map(lambda leaf: jnp.ones((50, 1, *leaf.shape), leaf.dtype), env.transition())
+        >>> buffer_state = buffer.add(buffer.init(env.transition()), rows)
+        >>> key_sample, key_gradients = jax.random.split(jax.random.key(1))
+        >>> agent_state, buffer_state, metrics = train_step(
+        ...     agent, buffer, agent_state, buffer_state, key_sample, key_gradients, batch_size=8
+        ... )
+        >>> int(agent_state.num_updates)
+        1
     """
     if skips_nonfinite is not None:
         message = "`skips_nonfinite` of train_step() is now called `skip_nonfinite`; the old name will go."
@@ -78,7 +105,7 @@ def train_step(
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
     grads, info = agent.gradients(agent_state, sample, key_gradients)
     errors = info.priorities
-    mask = sample.batch.mask if errors.ndim == 2 else None  # of sequences
+    mask = sample.batch.mask if errors.ndim == 2 else None  # errors [B, L] are those of sequences
     priorities = jnp.where(jnp.isfinite(errors), errors, 0) if skip_nonfinite else errors
     buffer_state = buffer.update_priorities(buffer_state, sample.handle, priorities, mask)
     metrics = _sample_metrics(buffer, buffer_state, sample, errors) | info.metrics

@@ -1,4 +1,4 @@
-"""Learning from a rollout of the present policy, as the training loop does when its buffer is a `Rollout`."""
+"""Learning from a rollout: the rows that the present policy has just collected."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ from jaxrl_buffers.types import Handle, PyTree, Sample, Transition
 def learn(
     agent: OnPolicyAgent, rollout: Rollout, agent_state: PyTree, chunk: Transition, key: jax.Array, plan: Plan
 ) -> tuple[PyTree, Scalars]:
-    """Go through a chunk `[K, N, ...]` in shuffled minibatches; consumes `key`.
+    """Make the updates of one iteration, in epochs over shuffled minibatches; consumes `key`.
+
+    Args:
+        agent: the algorithm.
+        rollout: says how advantages are computed.
+        agent_state: the agent's state.
+        chunk: the rows `[K, N, ...]` that were collected.
+        key: a PRNG key.
+        plan: how many minibatches and epochs there are.
 
     Returns:
-        The agent's state, and metrics `[plan.num_updates]`.
+        The agent's state, and metrics `[U]`.
     """
     key_order, key_gradients = split(key)
 
@@ -47,6 +55,7 @@ def learn(
 
 
 def _batch(agent: OnPolicyAgent, rollout: Rollout, agent_state: PyTree, chunk: Transition) -> RolloutBatch:
+    """Return a chunk with its advantages and returns: rows `[K, N, ...]`, or one row of columns `[1, N, K, ...]`."""
     value, next_value = agent.values(agent_state, chunk)
     extras = {**chunk.extras, "value": value, "reward": chunk.reward}
     batch = rollout.advantages(chunk._replace(extras=extras), next_value)

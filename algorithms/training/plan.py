@@ -21,35 +21,35 @@ MAX_EPISODES = 1_000_000  # played side by side in one evaluation
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The budget of a training run; steps count transitions of all environments together.
+    """The budget of a training run. A step is one transition; those of all environments are counted together.
 
-    First `start_steps` are collected with random actions. Then every iteration collects `update_every` steps and makes
-    `num_updates` updates, until `total_steps` have been collected:
+    First `start_steps` steps are collected with random actions. Then every iteration collects `update_every` steps and
+    makes `num_updates` updates, until there are `total_steps`:
 
         total_steps = start_steps + num_iterations * update_every
 
-    A total that does not add up is refused, with the nearest that does.
+    A total that does not add up is refused, and the error names the nearest that does.
 
-    Where something is stored already, `offline_updates` come before all of this: updates from that alone, without a
-    step, each an iteration of its own. Then the first steps are those of the agent's policy, not random ones. With a
-    total of 0 there is nothing else.
+    `offline_updates` come before all of this. They learn from what is stored already, such as a data set, without any
+    step, and each counts as an iteration. The first steps are then taken by the agent's policy, not at random. With a
+    total of 0 there are only offline updates.
 
     Numbers that are left out, and those of a preset, are suggestions. They are rounded up to fit the numbers that were
-    given, with `num_updates` in proportion to `update_every`. If the total does not add up otherwise, `start_steps`
-    grows. Numbers that were given never change: they fit, or they are refused with the nearest that would.
+    given, and `num_updates` stays in proportion to `update_every`. If the total still does not add up, `start_steps`
+    grows. Numbers that were given never change: if they do not fit, they are refused.
 
-    Where the original had one default in its classes and another in its factories, these are the factories': 50
-    `num_updates` (not 1), `test_every` 5,000 (not 1,000), `start_steps` 1,000 (not 20,000, as DDQN had in both).
+    PyTorchRL has other defaults in its classes than in its factories. These are the factories': `num_updates` 50 (not
+    1), `test_every` 5,000 (not 1,000) and `start_steps` 1,000 (but for DDQN, which has 20,000 in both).
 
     Args:
         total_steps: environment steps of the whole run; 0 to learn offline only.
-        num_envs: environments side by side.
+        num_envs: how many environments are stepped side by side.
         start_steps: steps with random actions before learning begins, a multiple of `num_envs`; 0 for on-policy agents.
         update_every: steps of one iteration, a multiple of `num_envs`.
         num_updates: updates of one iteration.
         mini_batch_size: samples of one update.
-        test_every: steps between two evaluations, after each of which metrics are written, a multiple of
-            `update_every`; 0 for one at the end only. While learning offline, as many updates.
+        test_every: steps between two evaluations, a multiple of `update_every`. Metrics are written with each of them.
+            0 for a single one at the end. While learning offline it is the number of updates between two evaluations.
         num_test_episodes: complete episodes of one evaluation.
         on_nan: what to do about numbers that are not finite. They are always counted. `warn` goes on. `skip` goes on
             and leaves out updates whose gradients are not finite. `stop` ends a run in a folder, which keeps its last
@@ -97,11 +97,11 @@ class Plan:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON knows it."""
+        """Return the plan as a dict of plain numbers and strings."""
         return {name: int(value) if isinstance(value, int) else value for name, value in vars(self).items()}
 
     def _follow(self) -> None:
-        """Round suggestions up to what fits."""
+        """Change suggestions such that they fit."""
         if self.total_steps == 0:
             self._suggest(start_steps=0)
         self._collect(round_up(self.update_every, self.num_envs))
@@ -121,7 +121,7 @@ class Plan:
         self._suggest(total_steps=self.start_steps + learning)
 
     def _collect(self, update_every: int) -> None:
-        """Change the size of an iteration, if it is a suggestion; updates per step stay as they are."""
+        """Change the size of an iteration, if it is a suggestion; the number of updates per step stays the same."""
         if isinstance(self.update_every, Suggested):
             num_updates = max(round(self.num_updates * update_every / self.update_every), 1)
             self._suggest(update_every=update_every, num_updates=num_updates)
@@ -167,7 +167,7 @@ class Plan:
         return dataclasses.replace(plan)  # which rounds the other suggestions
 
     def _first_steps(self, buffer: ReplayBuffer | Mixture) -> int:
-        """Return how many first steps are needed for a batch, if in one environment the present ones would do."""
+        """Return enough first steps for one batch. If there are too few even with one environment, leave them."""
         num_samples = self.mini_batch_size
         if isinstance(buffer, Mixture):  # the run writes to its first buffer only
             num_samples, buffer = buffer.counts(num_samples)[0], buffer.buffers[0]

@@ -1,8 +1,6 @@
-"""Shapes and dtypes of what agents keep and store, found by tracing them."""
+"""The shapes and dtypes of what agents keep and store, found by tracing the agents."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 
@@ -11,10 +9,10 @@ from algorithms.types import Agent
 from jaxrl_buffers.types import PyTree
 
 
-def extras(agent: Agent, agent_state: Any, env: Described, key: jax.Array) -> PyTree:
-    """Return the shapes and dtypes of what an agent stores with one step; `key` shows the type of keys."""
+def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) -> PyTree:
+    """Return the shapes and dtypes of the extras that an agent stores with one step; `key` shows the type of keys."""
 
-    def act(agent_state: Any, obs: PyTree, key: jax.Array) -> PyTree:
+    def act(agent_state: PyTree, obs: PyTree, key: jax.Array) -> PyTree:
         obs = jax.tree.map(lambda leaf: leaf[None], obs)
         return agent.act(agent_state, obs, agent.initial_carry(1), key)[2]
 
@@ -23,15 +21,9 @@ def extras(agent: Agent, agent_state: Any, env: Described, key: jax.Array) -> Py
 
 
 def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
-    """Refuse a state that is not one of the agent in this environment, naming a leaf that differs."""
+    """Refuse a state that is not one of this agent in this environment, naming a leaf that differs."""
     wanted = jax.eval_shape(lambda: agent.init(jax.random.key(0), env.obs, env.action_space.example))
-    given, needed = (
-        {
-            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
-            for path, leaf in jax.tree.leaves_with_path(tree)
-        }
-        for tree in (jax.eval_shape(lambda tree: tree, agent_state), wanted)
-    )
+    given, needed = map(_kinds, (jax.eval_shape(lambda tree: tree, agent_state), wanted))
     for name in {**needed, **given}:
         if given.get(name) != needed.get(name):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Numbers of a plan that may change to fit others, and those that may not."""
+"""Suggested numbers of a plan, which may change to fit the numbers that the user gave."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from typing import Any
 
 
 class Suggested(int):
-    """A number from a default or a preset. It changes where numbers that the user gave need another one."""
+    """A number from a default or a preset. It may change to fit the numbers that the user gave."""
 
 
 def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a plan, those as suggestions that may change to fit others.
+    """Return arguments of a plan as suggestions.
 
     Example:
         >>> from algorithms import Plan
         >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
         64
     """
-    fixed = (
-        "num_envs",
-        "num_test_episodes",
-        "on_nan",
-        "offline_updates",
-    )  # the first decides about the others, the rest fits anything
+    # The number of environments decides about the others; the rest of these fits to anything.
+    fixed = ("num_envs", "num_test_episodes", "on_nan", "offline_updates")
     return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
 
 
 def round_up(value: int, unit: int) -> int:
-    """Return the least multiple that is not below a value."""
+    """Return the smallest multiple of `unit` that is not below a value."""
     return -(-value // unit) * unit
 
 
 def require_multiple(name: str, value: int, of: str, unit: int) -> None:
-    """Refuse a number of a plan that is no multiple of another one, with the nearest that are."""
+    """Refuse a number of a plan that is not a multiple of another one; the error names the nearest that are."""
     if value % unit:
         below, above = value // unit * unit, (value // unit + 1) * unit
         near = f"{below} or {above}" if below else f"{above}"

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.agents import AGENTS, OBS, OFF_POLICY, observations, sample
+from support.agents import AGENTS, OBS, OFF_POLICY, leaves, observations, sample
 
 import jaxrl_buffers as jb
 from algorithms import Box, Discrete
@@ -43,11 +43,6 @@ def start(name, seed=0):
     agent, jit_init, jit_update = jitted(name)
     key_init, key_batch, key = jax.random.split(jax.random.key(seed), 3)
     return agent, jit_init(agent, key_init), sample(agent, key_batch), key, jit_update
-
-
-def leaves(tree):
-    """Return leaves as NumPy's arrays: JAX would compile each comparison for each shape."""
-    return jax.tree.leaves(jax.device_get(tree))
 
 
 @names

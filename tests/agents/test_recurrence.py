@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.agents import BOX
+from support.agents import BOX, leaves
 
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Plan, Recurrent, Torso, environments
@@ -91,11 +91,6 @@ def start(name):
     agent, (state, _) = initial(name)
     _, key_sample, key = jax.random.split(jax.random.key(0), 3)
     return agent, state, sequences(agent, key_sample), key, jax.jit(lambda *args: update(*args))
-
-
-def leaves(tree):
-    """Return leaves as NumPy's arrays: JAX would compile each comparison for each shape."""
-    return jax.tree.leaves(jax.device_get(tree))
 
 
 @names

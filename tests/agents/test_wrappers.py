@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algorithms import Averaged, Normalized, Recurrent, Torso
-from algorithms.types import StepInfo
+import jaxrl_buffers as jb
+from algorithms import DDQN, PPO, Averaged, Discrete, Normalized, Recurrent, Torso
+from algorithms.types import Agent, StepInfo
 from algorithms.wrappers.normalization import Moments, NormalizedState
 from algorithms.wrappers.recurrence import flatten
 from jaxrl_buffers import Batch, Sample, Transition
@@ -20,6 +21,7 @@ from jaxrl_buffers.views.sequence import sum_rows
 OBS = jnp.array([[1.0, 5.0], [3.0, 9.0]])  # two environments
 SEEN = jnp.array([[0.0, 1.0], [2.0, 3.0]])  # less the mean (1, 3), by the deviation (1, 2)
 KEY = jax.random.key(5)
+GRU = Torso(memory="gru", memory_size=4)
 
 
 class State(NamedTuple):
@@ -271,3 +273,36 @@ def test_the_agent_still_sums_up_rewards_when_asked_to():
 def test_targets_need_a_step(n_step):
     with pytest.raises(ValueError, match="n_step"):
         Recurrent(Remembering(), n_step=n_step)
+
+
+def whole(name, **config):
+    return {"name": name, "config": config}
+
+
+SPACE = whole("Discrete", num_actions=2)
+REMEMBERING = whole("DDQN", action_space=SPACE, torso=whole("Torso", memory="gru", memory_size=4))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (whole("Averaged", agent=whole("DDQN", action_space=SPACE), rate=0.9), Averaged(DDQN(Discrete(2)), 0.9)),
+        (whole("Normalized", agent=whole("PPO", action_space=SPACE), clip=5), Normalized(PPO(Discrete(2)), 5.0)),
+        (whole("Recurrent", agent=REMEMBERING), Recurrent(DDQN(Discrete(2), GRU))),
+        (
+            whole("Normalized", agent=whole("Averaged", agent=whole("Recurrent", agent=REMEMBERING))),
+            Normalized(Averaged(Recurrent(DDQN(Discrete(2), GRU)))),
+        ),
+    ],
+)
+def test_wrappers_come_from_dicts(config, expected):
+    agent = jb.from_config(config)
+    assert agent == expected
+    assert jb.from_config(jb.to_config(agent)) == agent
+    assert isinstance(agent, Agent)
+
+
+@pytest.mark.parametrize("inner", [Normalized(DDQN(Discrete(2))), Inner()])
+def test_memories_need_an_agent_with_networks(inner):
+    with pytest.raises(ValueError, match=r"MemoryAgent.*other wrappers go around Recurrent"):
+        Recurrent(inner)

@@ -73,6 +73,10 @@ class OthersAgent(struct.PyTreeNode):
     agent: Any
 
     @property
+    def action_space(self):
+        return self.agent.action_space
+
+    @property
     def learns_from_columns(self):
         return self.agent.learns_from_columns
 

@@ -53,6 +53,11 @@ def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
     return Sample(_as_rollout(batch) if isinstance(agent, PPO) else batch, handle, jnp.ones(num))
 
 
+def leaves(tree: Any) -> list[Any]:
+    """Return leaves as NumPy's arrays: JAX would compile each comparison for each shape."""
+    return jax.tree.leaves(jax.device_get(tree))
+
+
 def _as_rollout(batch: Batch) -> RolloutBatch:
     extras = {"action": batch.action, "log_prob": -1 - batch.discount, "reward": batch.reward}
     return RolloutBatch(batch.obs, batch.action, batch.reward, batch.reward, batch.mask, extras)

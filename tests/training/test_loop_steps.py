@@ -333,6 +333,12 @@ class OnPolicy(Agent):
         return (jnp.sum(batch.advantage), jax.random.key_data(key)), StepInfo(jnp.zeros(2), metrics)
 
 
+def test_off_policy_agents_do_not_learn_from_rollouts():
+    plan = Plan(8, num_envs=2, start_steps=0, update_every=8, num_updates=8, mini_batch_size=2, test_every=0)
+    with pytest.raises(ValueError, match=r"Agent does not learn from a Rollout; give it a replay buffer"):
+        jax.eval_shape(lambda: loop.init(jax.random.key(0), Agent(), jb.rollout(4, 2), ENV, plan))
+
+
 def test_a_rollout_is_learned_from_in_epochs_and_observed_afterwards():
     plan = Plan(
         total_steps=16, num_envs=2, start_steps=0, update_every=8, num_updates=8, mini_batch_size=2, test_every=0
