@@ -13,26 +13,43 @@ from algorithms.environments.gymnasium import HostEnvironment
 from jaxrl_buffers.types import PyTree
 
 
-def batched(env: Described, obs: PyTree) -> tuple[PyTree, bool]:
-    """Return observations `[N, ...]` of the dtypes that agents see, and whether it was a single one.
+class Observations:
+    """The observations of an environment.
 
-    Raises:
-        ValueError: when they are not those of the environment.
+    Args:
+        env: the environment.
     """
-    likes, structure = jax.tree.flatten(env.obs)
-    try:
-        given = env.encode(obs) if isinstance(env, HostEnvironment) else obs
-        leaves = [_fitted(leaf, like) for leaf, like in zip(structure.flatten_up_to(given), likes, strict=True)]
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"got an observation that {env.name} never shows: {' '.join(str(error).split())}") from None
-    before = {leaf.shape[: leaf.ndim - like.ndim] for leaf, like in zip(leaves, likes, strict=True)}
-    behind = all(leaf.shape[leaf.ndim - like.ndim :] == like.shape for leaf, like in zip(leaves, likes, strict=True))
-    axes = before.pop()
-    if before or not behind or len(axes) > 1:
-        got, needed = (_spelled(structure, one) for one in (leaves, likes))
-        raise ValueError(f"got observations of shape {got}; {env.name} shows {needed}, one or many along a first axis.")
-    leaves = leaves if axes else [leaf[None] for leaf in leaves]
-    return jax.tree.unflatten(structure, leaves), not axes
+
+    def __init__(self, env: Described):
+        self._env = env
+        self._likes, self._structure = jax.tree.flatten(env.obs)  # once: to find them out takes milliseconds
+
+    def batched(self, obs: PyTree) -> tuple[PyTree, bool]:
+        """Return observations `[N, ...]` of the dtypes that agents see, and whether it was a single one.
+
+        Raises:
+            ValueError: when they are not those of the environment.
+        """
+        env = self._env
+        try:
+            given = self._structure.flatten_up_to(env.encode(obs) if isinstance(env, HostEnvironment) else obs)
+            leaves = [_fitted(leaf, like) for leaf, like in zip(given, self._likes, strict=True)]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            text = " ".join(str(error).split())
+            raise ValueError(f"got an observation that {env.name} never shows: {text}") from None
+        pairs = [*zip(leaves, self._likes, strict=True)]
+        before = {leaf.shape[: leaf.ndim - like.ndim] for leaf, like in pairs}
+        is_alike = all(leaf.shape[leaf.ndim - like.ndim :] == like.shape for leaf, like in pairs)
+        axes = before.pop()
+        if before or not is_alike or len(axes) > 1:
+            got, needed = (self._spelled(one) for one in (leaves, self._likes))
+            raise ValueError(
+                f"got observations of shape {got}; {env.name} shows {needed}, one or many along a first axis."
+            )
+        return self._structure.unflatten(leaves if axes else [leaf[None] for leaf in leaves]), not axes
+
+    def _spelled(self, leaves: list[Any]) -> Any:
+        return self._structure.unflatten([list(leaf.shape) for leaf in leaves])
 
 
 def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
@@ -45,7 +62,3 @@ def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
     if not is_same_kind and not isinstance(leaf, Tracer) and not np.array_equal(cast.astype(leaf.dtype), leaf):
         raise ValueError(f"its {leaf.dtype} holds values that {like.dtype} cannot hold.")
     return cast
-
-
-def _spelled(structure: Any, leaves: list[Any]) -> Any:
-    return jax.tree.unflatten(structure, [list(leaf.shape) for leaf in leaves])

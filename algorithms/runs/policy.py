@@ -12,8 +12,8 @@ from jax.core import Tracer
 
 from algorithms.environments import Described
 from algorithms.environments.gymnasium import HostEnvironment
-from algorithms.runs import _observations as observations
 from algorithms.runs import acting, export
+from algorithms.runs._observations import Observations
 from algorithms.runs.build import build
 from algorithms.runs.episodes import Episodes, play
 from algorithms.runs.film import Filmed, record
@@ -50,6 +50,10 @@ class Policy:
 
     def __init__(self, agent: Agent, state: PyTree, env: Described):
         self.agent, self.state, self.env = agent, state, env
+        self._parameters = jax.tree.map(jnp.asarray, (agent, state))  # numbers would be moved to the device every time
+        self._observations = Observations(env)
+        self._carry = jax.eval_shape(lambda: self.initial_carry())
+        self._needs_carry = {flag: acting.needs_carry(agent, flag) for flag in (True, False)}
         self._num_drawn = 0
         self._key = jax.random.key(0)
 
@@ -65,7 +69,7 @@ class Policy:
         Raises:
             ValueError: if actions depend on earlier steps; use `act`.
         """
-        if acting.needs_carry(self.agent, deterministic):
+        if self._needs_carry[bool(deterministic)]:
             raise ValueError(
                 "these actions depend on earlier steps; carry what is remembered along: `carry = "
                 "policy.initial_carry()`, then `action, carry = policy.act(obs, carry)` in every step."
@@ -94,17 +98,18 @@ class Policy:
             deterministic: as in `policy(obs)`.
             key: as in `policy(obs)`.
         """
-        obs, is_one = observations.batched(self.env, obs)
+        obs, is_one = self._observations.batched(obs)
         leaves = jax.tree.leaves(obs)
         num_envs = leaves[0].shape[0]
         if carry is None:
             carry = self.agent.initial_carry(num_envs)
         elif is_one:
             carry = jax.tree.map(lambda leaf: leaf[None], carry)
-        _check_carry(carry, jax.eval_shape(lambda: self.agent.initial_carry(num_envs)))
-        is_first = jnp.broadcast_to(jnp.asarray(is_first, bool), (num_envs,))
+        self._check_carry(carry, num_envs)
+        numpy = jnp if isinstance(is_first, jax.Array) else np
+        is_first = numpy.broadcast_to(numpy.asarray(is_first, bool), (num_envs,))
         key = self._key if deterministic else self._drawn_key(key, leaves)
-        action, carry = _act(self.agent, self.state, obs, carry, is_first, key, deterministic)
+        action, carry = _act(*self._parameters, obs, carry, is_first, key, deterministic)
         if not any(isinstance(leaf, jax.Array) for leaf in leaves):
             action = np.asarray(action)
             action = self.env.decode(action) if isinstance(self.env, HostEnvironment) else action
@@ -153,6 +158,16 @@ class Policy:
         """
         export.save(path, self.agent, self.state, self.env, deterministic)
 
+    def _check_carry(self, carry: PyTree, num_envs: int) -> None:
+        """Refuse what cannot be carried along."""
+        got = [tuple(leaf.shape) for leaf in jax.tree.leaves(carry)]
+        needed = [(num_envs, *leaf.shape) for leaf in jax.tree.leaves(self._carry)]
+        if got != needed or jax.tree.structure(carry) != jax.tree.structure(self._carry):
+            raise ValueError(
+                f"got a carry of shapes {got} where {needed} are needed; begin with `policy.initial_carry()` for one "
+                "observation, or `policy.initial_carry(num_envs)`, and hand on what `act` returns."
+            )
+
     def _drawn_key(self, key: jax.Array | int | None, leaves: list[Any]) -> jax.Array:
         if key is not None:
             return _as_key(key)
@@ -200,18 +215,6 @@ def load_policies(run: str | os.PathLike[str]) -> list[Policy]:
     if settings.num_seeds == 1:
         return [Policy(agent, state, env)]
     return [Policy(agent, _entry(state, index), env) for index in range(settings.num_seeds)]
-
-
-def _check_carry(carry: PyTree, like: PyTree) -> None:
-    """Refuse what cannot be carried along."""
-    got, needed = (
-        [jax.tree.structure(one), *(tuple(leaf.shape) for leaf in jax.tree.leaves(one))] for one in (carry, like)
-    )
-    if got != needed:
-        raise ValueError(
-            f"got a carry of shapes {got[1:]} where {needed[1:]} are needed; begin with `policy.initial_carry()` for "
-            "one observation, or `policy.initial_carry(num_envs)`, and hand on what `act` returns."
-        )
 
 
 def _as_key(key: jax.Array | int) -> jax.Array:

@@ -11,7 +11,8 @@ import numpy as np
 
 from algorithms.environments import Described, Environment, Finished, drawing
 from algorithms.environments import _opengl as opengl
-from algorithms.environments.gymnasium import HostEnvironment, Stepper
+from algorithms.environments.gymnasium import HostEnvironment
+from algorithms.environments.stepping import Stepper
 from algorithms.runs.host_evaluation import seed_of
 from jaxrl_buffers._checks import one_line
 from jaxrl_buffers.types import PyTree
@@ -82,7 +83,7 @@ class _OnHost:
     """An environment of Gymnasium."""
 
     def __init__(self, env: HostEnvironment, key: jax.Array):
-        self._vector = env.make_vector(1, render_mode="rgb_array")
+        self._vector = (env.make_tests or env.make_vector)(1, render_mode="rgb_array")
         try:
             self._steps = Stepper(self._vector, env.name)
             self._steps.reset(seed_of(key))

@@ -105,12 +105,13 @@ def test_noise_that_goes_on_is_carried_along(tmp_path):
     assert np.any(np.asarray(carry.value))
 
 
-def test_one_program_serves_all_calls_and_seeds(tmp_path):
+def test_one_program_serves_all_calls_and_seeds(tmp_path, monkeypatch):
     settings = small_settings(num_seeds=2)
     save_agent(tmp_path / "run", settings, agent_states(settings))
     policies = [load_policy(tmp_path / "run", seed) for seed in (0, 1)]
     policies[0](np.zeros(4))
     num = policy_module._act._cache_size()
+    monkeypatch.setattr(jax, "eval_shape", None)  # nothing is traced again, which would take milliseconds
     for policy in policies:
         for obs in (np.zeros(4), np.ones(4, np.int64), [0.0, 0.1, 0.2, 0.3], np.zeros((1, 4), np.float32)):
             policy(obs)
