@@ -201,10 +201,16 @@ def _require_atari() -> None:
 
 
 def _time_limit(env: gymnasium.Env) -> int | None:
+    """Return the time limit that an environment was registered with, or that a wrapper around it has."""
     spec = env.spec
-    if spec is None or spec.max_episode_steps is not None:
-        return None if spec is None else spec.max_episode_steps
-    return spec.kwargs.get("max_num_frames_per_episode")  # of Atari: never fewer frames than steps
+    if spec is not None:
+        # Of Atari: never fewer frames than steps.
+        return spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode")
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
 
 
 def _kind(value: Any) -> str:

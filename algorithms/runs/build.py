@@ -16,6 +16,7 @@ from algorithms.runs import components, data_set
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import Settings, is_component, refuse_replaced, require_keys
+from algorithms.training.evaluation import time_limit
 from algorithms.training.loop import Buffer
 from algorithms.training.plan import Plan
 from algorithms.types import Agent
@@ -170,6 +171,7 @@ def _environment(settings: Settings) -> Described:
             f"{settings.algorithm} cannot act in {settings.environment}, which has {env.action_space}; "
             f"use {' or '.join(fitting)}."
         )
+    time_limit(env, None)  # refuses an environment that cannot be evaluated
     if isinstance(env, HostEnvironment):
         check_actors(settings.actors, settings.plan.num_envs)
     else:

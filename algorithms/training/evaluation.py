@@ -79,5 +79,8 @@ def time_limit(env: Described, max_steps: int | None) -> Scalar:
     """Return after how many steps to give up on an episode; refuse environments whose episodes may never end."""
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
-        raise ValueError(f"{env.name} has no time limit; give evaluate() `max_steps`, or episodes may never end.")
+        raise ValueError(
+            f"{env.name} has no time limit that is known, so an evaluation might never end; give it one (gymnax: "
+            "`max_steps_in_episode` in its params; Gymnasium: the wrapper TimeLimit), or evaluate with `max_steps`."
+        )
     return limit

@@ -116,3 +116,15 @@ def test_environments_of_libraries_need_no_folder(tmp_path):
     for name in ("CartPole-v1", "gymnasium:CartPole-v1", "brax:ant"):
         assert own_environment.keep(name, tmp_path) == {}
         own_environment.find(name, tmp_path, {"environment_folders": ["/nowhere"]})
+
+
+def test_a_time_limit_is_found_or_asked_for_before_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_timed.py").write_text(
+        "from gymnasium.wrappers import TimeLimit, TransformReward\nfrom support.host_walk import HostWalk\n"
+        "def make_timed(): return TransformReward(TimeLimit(HostWalk(), 7), float)\n"
+        "def make_endless(): return HostWalk()\n"
+    )
+    assert environments.make("own_timed:make_timed").max_episode_length == 7
+    with pytest.raises(ValueError, match="own_timed:make_endless has no time limit that is known"):
+        small_settings(environment="own_timed:make_endless")
