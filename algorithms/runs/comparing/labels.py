@@ -40,6 +40,8 @@ def labels(runs: Sequence[Mapping[str, str]], folders: Sequence[str]) -> list[st
     Example:
         >>> labels([{"n_step": "1", "seed": "0"}, {"n_step": "3", "seed": "1"}], ["a", "b"])
         ['n_step=1', 'n_step=3']
+        >>> labels([{"n_step": "1"}, {"n_step": "1", "sampler.alpha": "0.5"}], ["a", "b"])
+        ['sampler.alpha=none', 'sampler.alpha=0.5']
         >>> labels([{"n_step": "1"}, {"n_step": "1"}], ["a", "b"])
         ['a', 'b']
     """
@@ -55,8 +57,7 @@ def labels(runs: Sequence[Mapping[str, str]], folders: Sequence[str]) -> list[st
 
 
 def _label(run: Mapping[str, str], names: Sequence[str]) -> str:
-    parts = [run[name] if name == "algorithm" else f"{name}={run[name]}" for name in names if name in run]
-    return ", ".join(parts)
+    return ", ".join(run[name] if name == "algorithm" else f"{name}={run.get(name, 'none')}" for name in names)
 
 
 def _spelled(value: Any) -> str:
