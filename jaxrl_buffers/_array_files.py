@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -13,13 +13,32 @@ from jaxrl_buffers.types import PyTree, Transition
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations", "infos", "metadata")
-FLAG_ROWS = 2**16  # that are compared at once
+FLAG_ROWS = 2**16  # how many rows are compared at once
+
+
+@runtime_checkable
+class Sliceable(Protocol):
+    """An array of NumPy, or one in a file, of which parts can be read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its entries."""
+        ...
+
+    def __getitem__(self, place: Any, /) -> Any:
+        """Return a part of it."""
+        ...
 
 
 class ArraySource(NamedTuple):
     """A data set whose arrays fit together."""
 
-    arrays: dict[str, Any]  # leaves [M, ...] that can be sliced
+    arrays: dict[str, Any]  # leaves [M, ...] that are `Sliceable`
     extras: PyTree  # likewise
     terminated: np.ndarray  # bool[M]
     truncated: np.ndarray  # bool[M]
@@ -71,7 +90,7 @@ class ArraySource(NamedTuple):
             yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
-        """Return observations and their successors; where that is not needed, the observation itself stands for it."""
+        """Return observations and their successors. A row whose successor is not needed gets its own observation."""
         if "next_observations" in self.arrays:
             return _read((self.arrays["observations"], self.arrays["next_observations"]), begin, end)
         obs = _read(self.arrays["observations"], begin, min(end + 1, len(self.is_kept)))
@@ -82,7 +101,7 @@ class ArraySource(NamedTuple):
 
 
 def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
-    """Tell in which rows `[M]` the two are equal in every leaf; NaN equals NaN."""
+    """Return in which rows `[M]` the two are equal in every leaf; NaN equals NaN."""
 
     def equal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return ((one == other) | ((one != one) & (other != other))).reshape(len(one), -1).all(axis=1)
@@ -118,16 +137,16 @@ def copy(target: PyTree, place: slice, source: PyTree) -> None:
 
 
 def _nested(value: Any) -> Any:
-    """Return groups of an HDF5 file, and the like, as dicts; what cannot be sliced as arrays."""
+    """Return groups of an HDF5 file and other mappings as dicts, and values that cannot be sliced as arrays."""
     if isinstance(value, Mapping):
         return {name: _nested(part) for name, part in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_nested, value))
-    return value if hasattr(value, "shape") else np.asarray(value)
+    return value if isinstance(value, Sliceable) else np.asarray(value)
 
 
 def _known(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return what is used; refuse missing keys, and others, which may be misspelled."""
+    """Return the arrays that are used; refuse missing keys, and unknown ones, which may be misspelled."""
     names = ", ".join(map(str, arrays)) or "none"
     for name in NEEDED:
         if name not in arrays:

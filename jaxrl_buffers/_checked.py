@@ -1,4 +1,4 @@
-"""Run-time checks of misuse, for those who ask for them."""
+"""Checks of misuse at run time, which are made only if they are asked for."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Generator
 import jax
 from jax.experimental import checkify
 
-# JAX traces again what was traced under another value, also functions that the user jitted.
+# JAX traces a function again if this value has changed, also a function that the user jitted.
 _asked_for = jax.make_user_context(default_value=False)
 
 
 @contextlib.contextmanager
 def checked() -> Generator[None]:
-    """Look for misuse inside compiled programs; goes with `jax.experimental.checkify`.
+    """Look for misuse inside compiled programs, together with `jax.experimental.checkify`.
 
-    Found are: `sample` when there is nothing to draw, `update_priorities` with numbers that are negative or not finite,
-    `env_ids` that name an environment twice or one that does not exist, `get_field` of rows that are not stored.
-    Without it none of this raises under `jit`: programs then carry no effects, which would make every call slower.
+    These are found: `sample` with nothing to draw, `update_priorities` with numbers that are negative or not finite,
+    `env_ids` that name an environment twice or one that does not exist, and `get_field` of rows that are not stored.
+    Without this context none of them raises under `jit`, because checks make every call of a program slower.
 
-    Both the function that is given to `checkify` and its calls stand inside the context. A program with checks that
-    `checkify` does not know of is refused by JAX.
+    Both `checkify(function)` and the calls of its result must be inside the context. JAX refuses to compile a program
+    with checks that `checkify` was not applied to.
 
     Example:
         >>> import jax.numpy as jnp, jaxrl_buffers as jb
@@ -40,6 +40,6 @@ def checked() -> Generator[None]:
 
 
 def check(condition: Callable[[], jax.Array], message: str) -> None:
-    """Demand that `condition()` is true, if checks were asked for; else it is not even computed."""
+    """Check that `condition()` is true inside of `checked()`; elsewhere it is not even computed."""
     if _asked_for.value:
         checkify.check(condition(), message)

@@ -1,4 +1,4 @@
-"""Checks where user data enters: errors say what was given, what is needed and what to do."""
+"""Checks of what users pass. Errors say what was given, what is needed and what to do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jax.core import Tracer
 from jaxrl_buffers._checked import check
 from jaxrl_buffers.types import Handle, PyTree, View
 
-FLOAT32 = np.finfo(np.float32)  # what hyper-parameters become in compiled programs
-INT32_LIMIT = 2**31  # and what counts are kept in
-MOST_SHOWN = 200  # characters of a bad value
+FLOAT32 = np.finfo(np.float32)  # hyper-parameters become float32 in compiled programs
+INT32_LIMIT = 2**31  # and counts become int32
+MOST_SHOWN = 200  # how many characters of a bad value an error shows
 
 
 def require_number(owner: Any, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
-    """Refuse what is no number, or lies outside `[least, most]`.
+    """Refuse a value that is not a number, or that is outside of `[least, most]`.
 
-    Arrays of numbers pass if all of them do. Arrays of JAX and tracers pass: their values may not be known yet.
+    An array passes if all its numbers do. Arrays of JAX and tracers pass: their values may not be known yet.
 
     Args:
         owner: the component that is made, or the name of the caller.
@@ -39,7 +39,7 @@ def require_number(owner: Any, name: str, value: Any, least: float, most: float 
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a number or an array of numbers; a `ShapeDtypeStruct` stands for one."""
+    """Return whether a value is a number, an array of numbers, or the `ShapeDtypeStruct` of one."""
     if isinstance(value, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
         return jnp.issubdtype(value.dtype, jnp.number)
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
@@ -61,7 +61,7 @@ def require_count(owner: Any, name: str, value: Any) -> None:
 
 
 def _is_known(number: Any) -> bool:
-    """Tell whether the value of a number is known now, and not only when a program runs."""
+    """Return whether the value of a number is known now, and not only when a program runs."""
     return not isinstance(number, (jax.Array, jax.ShapeDtypeStruct))
 
 
@@ -70,7 +70,7 @@ def _name(owner: Any) -> str:
 
 
 def require_integer(owner: str, name: str, value: Any, least: int, most: int = INT32_LIMIT - 1) -> None:
-    """Refuse what is not a whole number of at least `least` and at most `most`."""
+    """Refuse a value that is not a whole number in `[least, most]`."""
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or not least <= value <= most:
         above = "less than 2**31" if most == INT32_LIMIT - 1 else f"at most {most}"
@@ -79,13 +79,13 @@ def require_integer(owner: str, name: str, value: Any, least: int, most: int = I
 
 
 def require_flag(owner: str, name: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
+    """Refuse a value that is neither True nor False."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be True or False.")
 
 
 def shown(value: Any, spell: Callable[[Any], str] = repr) -> str:
-    """Return a value as errors show it: not longer than can be read."""
+    """Return a value as errors show it: cut off if it is too long to read."""
     try:
         text = spell(value)
     except ValueError:  # Python does not write out whole numbers of more than 4300 digits
@@ -94,20 +94,20 @@ def shown(value: Any, spell: Callable[[Any], str] = repr) -> str:
 
 
 def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse what is not among `choices`."""
+    """Refuse a value that is not among `choices`."""
     if not isinstance(value, str) or value not in choices:
         choice = ", ".join(map(repr, choices))
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be one of {choice}.")
 
 
 def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
-    """Refuse what is no tuple."""
+    """Refuse a value that is not a tuple."""
     if not isinstance(value, tuple):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
 
 
 def one_line(error: object) -> str:
-    """Return what an error or a warning says as one line for a terminal."""
+    """Return the text of an error or a warning as one line for a terminal."""
     line = " ".join(str(error).split())
     return line if len(line) <= MOST_SHOWN * 10 else f"{line[: MOST_SHOWN * 10]} ..."
 
@@ -121,12 +121,12 @@ def row_structure(example: PyTree) -> PyTree:
 
     def structure(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path) or "(the example)"
-        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        array = leaf if _has_dtype(leaf) else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.ShapeDtypeStruct(array.shape, array.dtype)
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
-        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf, jnp.asarray(leaf).dtype)
+        array = leaf if _has_dtype(leaf) else np.asarray(leaf, jnp.asarray(leaf).dtype)
         return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
     return jax.tree_util.tree_map_with_path(structure, example)
@@ -189,7 +189,10 @@ def _multiple(number: int, of: int) -> int:
 
 
 def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
-    """Check environment numbers: one axis, whole numbers; in range and distinct, if they are known now."""
+    """Return environment numbers as an array; refuse those that are not distinct whole numbers below `num_envs`.
+
+    Numbers that are known only when a program runs are checked then, inside of `checked()`.
+    """
     if np.ndim(env_ids) != 1 or not np.issubdtype(_dtype(env_ids), np.integer):
         raise ValueError(
             f"`env_ids` has shape {np.shape(env_ids)} and dtype {_dtype(env_ids)}; pass one axis of whole numbers."
@@ -223,8 +226,13 @@ def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
     return batch
 
 
+def _has_dtype(leaf: Any) -> bool:
+    """Return whether a leaf is an array, or describes one."""
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct)
+
+
 def _dtype(leaf: Any) -> Any:
-    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
+    dtype = leaf.dtype if _has_dtype(leaf) else jnp.asarray(leaf).dtype
     return dtype if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jax.dtypes.canonicalize_dtype(dtype)
 
 

@@ -11,7 +11,7 @@ from jaxrl_buffers.types import PyTree, Transition
 
 
 def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
-    """Check that a row has the fields which a view reads, and that the flags among them are single values."""
+    """Refuse a row that lacks a field which a view reads, or whose flags are no single values."""
     for name in names:
         try:
             field_at(row, name)
@@ -19,7 +19,7 @@ def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
             raise ValueError(f"init(): {view} needs the field {name!r}; {error}") from None
     flags = {"terminated", "truncated"} if isinstance(row, Transition) else {"terminated", "truncated"} & {*names}
     for name in sorted(flags):
-        if getattr(named_field(row, name), "shape", None) != ():
+        if not jax.tree_util.all_leaves([named_field(row, name)]) or named_field(row, name).shape != ():
             raise ValueError(
                 f"init(): {name!r} must be a single flag a transition, but the example has {named_field(row, name)}; "
                 "squeeze it."
@@ -27,21 +27,29 @@ def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
 
 
 def named_field(rows: PyTree, name: str) -> PyTree:
-    """Return a field of stored rows by attribute, key or index; refuse unknown names with a list of the known ones."""
-    if isinstance(rows, dict):
-        fields = rows
-    elif hasattr(rows, "_fields"):
-        fields = rows._asdict()
-    elif isinstance(rows, (tuple, list)):
-        fields = {str(index): value for index, value in enumerate(rows)}
-    elif dataclasses.is_dataclass(rows) and not jax.tree_util.all_leaves([rows]):
-        fields = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
-    else:
-        fields = {}
+    """Return a field of stored rows by attribute, key or index."""
+    fields = _fields_of(rows)
     if name not in fields:
         known = ", ".join(map(str, fields)) or "none: it is a single array"
         raise ValueError(f"there is no field {name!r} in the stored rows; their fields are: {known}.")
     return fields[name]
+
+
+def has_field(rows: PyTree, name: str) -> bool:
+    """Return whether stored rows have a field of this name."""
+    return name in _fields_of(rows)
+
+
+def _fields_of(rows: PyTree) -> dict[str, PyTree]:
+    if isinstance(rows, dict):
+        return rows
+    if is_named_tuple(rows):
+        return dict(zip(type(rows)._fields, rows, strict=True))
+    if isinstance(rows, (tuple, list)):
+        return {str(index): value for index, value in enumerate(rows)}
+    if dataclasses.is_dataclass(rows) and not jax.tree_util.all_leaves([rows]):
+        return {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
+    return {}
 
 
 def field_at(rows: PyTree, path: str) -> PyTree:
@@ -56,4 +64,9 @@ def with_field(rows: PyTree, name: str, value: PyTree) -> PyTree:
     named_field(rows, name)
     if isinstance(rows, dict):
         return rows | {name: value}
-    return rows._replace(**{name: value}) if hasattr(rows, "_replace") else dataclasses.replace(rows, **{name: value})
+    return rows._replace(**{name: value}) if is_named_tuple(rows) else dataclasses.replace(rows, **{name: value})
+
+
+def is_named_tuple(value: PyTree) -> bool:
+    """Return whether a value is a named tuple. There is no class of all of them; having fields tells them apart."""
+    return isinstance(value, tuple) and "_fields" in dir(type(value))

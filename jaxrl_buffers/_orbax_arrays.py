@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers._saved_leaves import Damage
+from jaxrl_buffers._saved_arrays import Damage
 
 FORMAT_VERSION = 1
 

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder of numbered steps, of which the newest two are kept:
 
-    step_00000012/manifest.json   what each leaf is, where its array is, and its hash; then a hash of the manifest
-    itself step_00000012/arrays.bin      the arrays, one after the other
+    step_00000012/manifest.json   what each leaf is, where its array is, and its hash; then its own hash
+    step_00000012/arrays.bin      the arrays, one after the other
 
 A save goes through these stages, and each one is on the disk before the next one begins:
 
@@ -13,7 +13,7 @@ A save goes through these stages, and each one is on the disk before the next on
 
 So if the process is killed or the power is cut at any moment, the last state that was saved is there, and the one
 before it. Every byte is covered by a hash, which is checked when it is read. Only one process may save to a path at a
-time; any number of processes may read meanwhile.
+time; any number of processes may read at the same time.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import xxhash
 import jaxrl_buffers
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers import _orbax_arrays as orbax_arrays
+from jaxrl_buffers import _saved_arrays as saved_arrays
 from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers.types import PyTree
 
 FORMAT_VERSION = 2
 NUM_KEPT = 2
-
 _INCOMPLETE = "incomplete"
 _STEP = "step_"
 _MANIFEST = "manifest.json"
@@ -238,7 +238,7 @@ def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
     leaves = saved_leaves.flatten(like)
     records = manifest["leaves"]
 
-    def rebuild(arrays: saved_leaves.Arrays) -> PyTree:
+    def rebuild(arrays: saved_arrays.Arrays) -> PyTree:
         values = (saved_leaves.rebuild(name, leaf, records[name], arrays) for name, leaf in leaves.items())
         return saved_leaves.unflatten(like, values)
 
@@ -246,8 +246,8 @@ def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
         if manifest["format_version"] == orbax_arrays.FORMAT_VERSION:
             return rebuild(orbax_arrays.OrbaxArrays(step, records))
         with (step / _ARRAYS).open("rb", buffering=0) as file:
-            return rebuild(saved_leaves.ArrayFile(file))
-    except (OSError, saved_leaves.Damage) as error:
+            return rebuild(saved_arrays.ArrayFile(file))
+    except (OSError, saved_arrays.Damage) as error:
         raise _damaged(step, str(error)) from error
 
 

@@ -1,4 +1,7 @@
-"""The same operations outside `jit`, where misuse can raise and results can have the length that they have."""
+"""Operations outside of `jit`: they raise errors on misuse, and return exactly as many rows as there are.
+
+Here are also `Shared`, `Intake` and `Feeder`, for states that several threads or processes use.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ def sample(
     progress: Scalar = 0.0,
     at_least: int = 1,
 ) -> Sample:
-    """Like `buffer.sample`, but raise `ValueError` when fewer than `at_least` starts are stored.
+    """Sample as `buffer.sample` does, but raise `ValueError` if fewer than `at_least` starts are stored.
 
-    It is raised as well if a balanced sampler, which draws from every environment, finds one without a start.
+    A balanced sampler draws from every environment; then it is also raised if an environment has no start.
     """
     num_valid = int(buffer.num_valid(state))
     if num_valid < max(at_least, 1):
@@ -50,7 +53,10 @@ def sample(
 def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
     """Return leaves `[rows stored, N, ...]` in order of time; all environments must have the same number of rows.
 
-    With `Frames`, the oldest rows are left out if the frames before them are gone, and lost final observations raise.
+    With `Frames`, the oldest rows are left out if the frames before them are gone.
+
+    Raises:
+        ValueError: if environments have different numbers of rows, or a final observation is lost.
     """
     sizes = _sizes(state)
     if (sizes != sizes[0]).any():
@@ -70,7 +76,7 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
 
 
 def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
-    """Like `buffer.dequeue`, but raise `ValueError` when an environment holds fewer than `num_rows` whole rows."""
+    """Dequeue as `buffer.dequeue` does, but raise `ValueError` if an environment has too few whole rows."""
     held = _sizes(state)
     state, rows, whole = buffer.dequeue(state, num_rows, env_ids)
     held = held if env_ids is None else held[np.asarray(env_ids)]
@@ -85,7 +91,7 @@ def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: An
 
 
 def get_field(buffer: ReplayBuffer, state: ReplayState, name: str, handle: Handle) -> PyTree:
-    """Like `buffer.get_field`, but raise `ValueError` when a row, or its frames, are not stored (any more)."""
+    """Read as `buffer.get_field` does, but raise `ValueError` if a row or its frames are not stored any more."""
     values, live = buffer.get_field(state, name, handle)
     if not bool(jnp.all(live)):
         gone = np.asarray(handle.position)[~np.asarray(live)].ravel()
@@ -94,7 +100,7 @@ def get_field(buffer: ReplayBuffer, state: ReplayState, name: str, handle: Handl
 
 
 def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
-    """Like `segment_tree.find`, but raise `ValueError` when a threshold exceeds the total."""
+    """Search as `segment_tree.find` does, but raise `ValueError` if a threshold exceeds the total."""
     indices = segment_tree.find(tree, thresholds)
     if bool(jnp.any(indices < 0)):
         total, largest = float(segment_tree.reduce(tree).total), float(jnp.max(thresholds))

@@ -1,4 +1,4 @@
-"""Many batches as one `scan`: a given number of draws, or epochs in which everything comes exactly once."""
+"""Many batches in one `scan`: a given number of draws, or epochs in which every start comes exactly once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_buffers.rollouts import RolloutBatch, flatten_rows, take_rows
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Draw, PyTree, Sample
 
-# step(carry, state, sample) -> (carry, state, output): may change the buffer's state, such as by new priorities
+# step(carry, state, sample) -> (carry, state, output). It may change the buffer's state, such as its priorities.
 Step = Callable[[PyTree, ReplayState, Sample], tuple[PyTree, ReplayState, PyTree]]
 
 
@@ -73,10 +73,10 @@ def scan_epochs(
     num_epochs: int = 1,
     num_batches: int | None = None,
 ) -> tuple[PyTree, ReplayState, PyTree]:
-    """Call `step` on batches that go through all legal starts in a new random order every epoch; consumes `key`.
+    """Call `step` on batches that go through all legal starts, in a new random order every epoch; consumes `key`.
 
-    Every start of `state` comes exactly once an epoch, whatever the sampler. The number of batches is static: behind
-    the last start, samples have mask False and weight 0. `step` must leave the stored rows alone.
+    Every start of `state` comes exactly once in an epoch; the sampler does not matter. The number of batches is static:
+    after the last start, samples have mask False and weight 0. `step` must neither add nor remove rows.
 
     Args:
         step: called as `step(carry, state, sample)`.
@@ -85,8 +85,8 @@ def scan_epochs(
         state: its state.
         key: a PRNG key.
         batch_size: `B`.
-        num_epochs: how often to go through everything.
-        num_batches: batches of an epoch; by default enough for a full buffer.
+        num_epochs: how often to go through all starts.
+        num_batches: how many batches an epoch has; by default enough for a full buffer.
 
     Returns:
         The last carry, the last buffer state, and the outputs `[num_epochs * num_batches, ...]`.
@@ -126,18 +126,18 @@ def scan_minibatches(
     num_epochs: int,
     num_minibatches: int,
 ) -> tuple[PyTree, PyTree]:
-    """Call `step(carry, minibatch)` on a rollout in parts, shuffled anew every epoch; consumes `key`.
+    """Call `step(carry, minibatch)` on all minibatches of a rollout, shuffled again in every epoch; consumes `key`.
 
-    Every row comes exactly once an epoch. Minibatches have `ceil(K N / num_minibatches)` rows; what the last ones lack
-    is masked.
+    Every row comes exactly once in an epoch. A minibatch has `ceil(K N / num_minibatches)` rows. If the rows do not
+    suffice for all of them, the rest is masked.
 
     Args:
         step: returns the next carry and an output.
         carry: the first carry, such as an agent's state.
         batch: `[K, N, ...]`, from `Rollout.advantages` or `Rollout.batch`.
         key: a PRNG key.
-        num_epochs: how often to go through everything.
-        num_minibatches: parts of an epoch.
+        num_epochs: how often to go through all rows.
+        num_minibatches: how many minibatches an epoch has.
 
     Returns:
         The last carry, and the outputs `[num_epochs * num_minibatches, ...]`.

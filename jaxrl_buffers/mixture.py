@@ -1,4 +1,4 @@
-"""`Mixture`: several buffers behind the interface of one, such as online and offline data."""
+"""`Mixture`: several buffers used as one, such as a buffer of new rows and one of offline data."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ class MixtureHandle(NamedTuple):
 class Mixture(Component):
     """Draw fixed shares of every batch from several buffers.
 
-    Batches hold the samples of the first buffer first. What a buffer cannot give, being empty, has mask False and
-    weight 0; the other shares stay as they are. Weights are those of each buffer: they correct priorities within it,
-    while the shares are wanted. All buffers must give batches of the same structure. The operations of a single buffer
-    are at hand as `mixture.buffers[i]` and `state.parts[i]`.
+    A batch holds the samples of the first buffer, then those of the second, and so on. The share of an empty buffer has
+    mask False and weight 0; the other shares do not change. Weights are those of each buffer: they correct the
+    priorities within it. They do not correct the shares, which are intended. All buffers must give batches of the same
+    structure. For operations on one buffer use `mixture.buffers[i]` and `state.parts[i]`.
+
+    To draw from one buffer by several samplers, use the sampler `Combined`.
 
     Args:
-        buffers: the buffers; new rows go to the first one unless `add` is told otherwise.
-        ratios: the share of each, in proportion; equal if left out. Shares of a batch are rounded to whole samples, in
-            favor of the first buffers.
+        buffers: the buffers. `add` writes to the first one, unless it is given another `part`.
+        ratios: the shares, up to a common factor; equal by default. Shares are rounded to whole samples: the first
+            buffers round up.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -108,7 +110,7 @@ class Mixture(Component):
     def read(
         self, state: MixtureState, handle: MixtureHandle, key: jax.Array | None = None, progress: Scalar = 0.0
     ) -> Sample:
-        """Return the sample of given starts in any order, each of the buffer that it is in; see `ReplayBuffer.read`."""
+        """Return the sample of given starts of any of the buffers, in any order; see `ReplayBuffer.read`."""
         check_shape("read", "handle.source", handle.source, jnp.shape(handle.position))
         keys = [None] * len(self.buffers) if key is None else split(key, len(self.buffers))
         samples = [
@@ -126,7 +128,7 @@ class Mixture(Component):
         return chosen._replace(handle=MixtureHandle(handle.source, *chosen.handle))
 
     def _of_source(self, handle: MixtureHandle, source: int) -> Handle:
-        """Return handles of one buffer, which are stale where another one is meant."""
+        """Return the handles of one buffer; those of other buffers become stale."""
         return Handle(handle.env, jnp.where(handle.source == source, handle.position, -1))
 
     def counts(self, batch_size: int) -> list[int]:
@@ -137,7 +139,7 @@ class Mixture(Component):
     def update_priorities(
         self, state: MixtureState, handle: MixtureHandle, priorities: jax.Array, mask: jax.Array | None = None
     ) -> MixtureState:
-        """Set the priorities of sampled starts, in any order, each in the buffer that it came from."""
+        """Set the priorities of sampled starts, in any order, each in its own buffer."""
         check_shape("update_priorities", "handle.source", handle.source, jnp.shape(handle.position))
 
         def update(buffer: ReplayBuffer, part: ReplayState, source: int) -> ReplayState:
@@ -159,17 +161,17 @@ class Mixture(Component):
         return MixtureState(tuple(buffer.report_return(part, mean_return) for buffer, part in self._pairs(state)))
 
     def clear(self, state: MixtureState, part: int, env_ids: jax.Array | None = None) -> MixtureState:
-        """Forget all rows (of `env_ids` only) of the buffer number `part`."""
+        """Forget all rows of buffer number `part`, or those of `env_ids` only."""
         self._require_part("clear", part)
         return self._with_part(state, part, self.buffers[part].clear(state.parts[part], env_ids))
 
     def mark_break(self, state: MixtureState, part: int = 0, env_ids: jax.Array | None = None) -> MixtureState:
-        """Close all open episodes (of `env_ids` only) of the buffer number `part`; see `ReplayBuffer.mark_break`."""
+        """Close all open episodes of buffer number `part`, or those of `env_ids` only; see `ReplayBuffer`."""
         self._require_part("mark_break", part)
         return self._with_part(state, part, self.buffers[part].mark_break(state.parts[part], env_ids))
 
     def age(self, state: MixtureState, handle: MixtureHandle) -> jax.Array:
-        """Return how many rows were written after the named ones, each in its own buffer."""
+        """Return how many newer rows each named row has in its own buffer."""
         ages = [buffer.age(part, Handle(handle.env, handle.position)) for buffer, part in self._pairs(state)]
         return jnp.select([handle.source == source for source in range(len(ages))], ages)
 
@@ -178,7 +180,7 @@ class Mixture(Component):
         return self._sum(state, ReplayBuffer.num_valid)
 
     def can_sample(self, state: MixtureState, at_least: int = 1) -> jax.Array:
-        """Tell whether there are `at_least` legal starts in all buffers together."""
+        """Return whether all buffers together have `at_least` legal starts."""
         return self.num_valid(state) >= at_least
 
     def size(self, state: MixtureState) -> jax.Array:

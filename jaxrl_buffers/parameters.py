@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def parameters(component: Any) -> dict[str, Any]:
-    """Return every hyper-parameter that can change without recompilation.
+    """Return every hyper-parameter that can change without compiling again, by its dotted name.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -29,7 +29,7 @@ def parameters(component: Any) -> dict[str, Any]:
 
 
 def _parts(component: Any) -> dict[str, Any]:
-    """Return what a component, or a tuple of components, is made of; nothing for a number."""
+    """Return the parts of a component, or of a tuple of components, by name; a number has none."""
     if isinstance(component, tuple):
         return {str(index): part for index, part in enumerate(component)}
     if not dataclasses.is_dataclass(component):
@@ -39,7 +39,7 @@ def _parts(component: Any) -> dict[str, Any]:
 
 
 def with_parameters(component: T, changes: Mapping[str, Any]) -> T:
-    """Return the component with some hyper-parameters changed; unknown names are refused with a list of the known.
+    """Return the component with some hyper-parameters changed, given by their dotted names.
 
     Example:
         >>> import jaxrl_buffers as jb

@@ -1,7 +1,7 @@
-"""The buffers that people ask for by name, each nothing but a product of storage, sampler and view.
+"""Well-known buffers by name. Each is a product of storage, sampler and view, and nothing more.
 
-A name in lower case makes a buffer: `jb.prioritized(1_000)`. The class of a like name, `jb.Prioritized()`, is a sampler
-or a view which such buffers are made of. All kinds of replay take what `StorageOptions` lists by name.
+A name in lower case makes a buffer: `jb.prioritized(1_000)`. A class with a similar name, such as `jb.Prioritized()`,
+is a sampler or a view for any buffer. All recipes but `rollout` also take the options that `StorageOptions` lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl_buffers.views import Hindsight, NStep, Sequence
 
 
 class StorageOptions(TypedDict, total=False):
-    """How a buffer stores its rows; see `ReplayBuffer`, of which these are parameters.
+    """How a buffer stores its rows. These are parameters of `ReplayBuffer`.
 
     Example:
         >>> from jaxrl_buffers import EpisodicReturns, Frames
@@ -27,15 +27,15 @@ class StorageOptions(TypedDict, total=False):
         >>> buffer = prioritized(1_000, num_envs=16, **options)
     """
 
-    lockstep: bool  # one cursor for all environments; True unless given
-    returns: EpisodicReturns | None  # record episodic returns
-    frames: Frames | None  # keep observations once
-    keep_episodes: bool  # keep the episode index in any case
-    platform: Literal["cpu", "gpu", "tpu"] | None  # where it will run; None: the buffer finds out
+    lockstep: bool  # whether all environments have one cursor; True by default
+    returns: EpisodicReturns | None  # how to record episodic returns
+    frames: Frames | None  # how to store each frame of an observation once
+    keep_episodes: bool  # whether to keep the episode index even if no other part needs it
+    platform: Literal["cpu", "gpu", "tpu"] | None  # where the buffer will be used; by default the platform of JAX
 
 
 class RolloutOptions(TypedDict, total=False):
-    """What a rollout computes; see `Rollout`, of which these are parameters."""
+    """What a rollout computes. These are parameters of `Rollout`."""
 
     gamma: Scalar
     gae_lambda: Scalar
@@ -89,8 +89,8 @@ def prioritized(
 ) -> ReplayBuffer:
     """Return prioritized replay (PER) of single or n-step transitions.
 
-    This is a whole buffer. Its sampler alone is `Prioritized`, with more settings, for any other product: that of
-    sequences drawn by priority, for example, is `sequences(..., sampler=Prioritized())`.
+    Its sampler, `Prioritized`, has more settings, and goes into other buffers too. For example, sequences are drawn by
+    priority with `sequences(..., sampler=Prioritized())`.
 
     Example:
         >>> buffer = prioritized(1_000, num_envs=16, n=3)
@@ -130,9 +130,9 @@ def guarantee_recent(
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return replay in which at least `ratio` of a batch comes from each environment's newest `num_starts` starts.
+    """Return replay in which at least `ratio` of a batch comes from the newest `num_starts` starts of environments.
 
-    While those starts are so large a part of all, `sampler` draws the whole batch.
+    While these starts are at least `ratio` of all starts, `sampler` draws the whole batch.
 
     Example:
         >>> buffer = guarantee_recent(100_000, num_envs=16, ratio=0.25, num_starts=1_000)

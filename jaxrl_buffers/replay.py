@@ -52,13 +52,13 @@ class ReplayBuffer(HeldRows, Component):
         view: for example `NStep(n=3, gamma=0.99)` or `Sequence(length=80)`.
         length: rows of the ring; the capacity is `length * num_envs` slots.
         num_envs: environments that write side by side.
-        lockstep: all environments are written together, through one cursor. With False each one has its own cursor
-            and `add` takes `env_ids` or `mask`.
-        returns: record episodic returns, such as `EpisodicReturns(gamma=0.99)`.
-        frames: keep observations once, such as `Frames(stack=4)`.
-        keep_episodes: keep the episode index, for `episode(state, handle)`, also if no other part asks for it.
-        platform: for which rows and priorities are laid out in memory: `"cpu"`, `"gpu"` or `"tpu"`; by default the one
-            that JAX uses. It changes how fast the buffer is, and nothing else but the last bit of sums.
+        lockstep: write all environments together, through one cursor. With False each environment has a cursor of its
+            own, and `add` takes `env_ids` or `mask`.
+        returns: how to record episodic returns, such as `EpisodicReturns(gamma=0.99)`; None records none.
+        frames: how to store each frame of an observation once, such as `Frames(stack=4)`; None stores all of them.
+        keep_episodes: keep the episode index, for `episode(state, handle)`, even if no other part needs it.
+        platform: the platform for which rows and priorities are laid out in memory: `"cpu"`, `"gpu"` or `"tpu"`; by
+            default the one that JAX uses. It changes the speed and the last bit of sums, nothing else.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -132,10 +132,11 @@ class ReplayBuffer(HeldRows, Component):
         Args:
             state: the buffer's state.
             chunk: leaves `[K, N, ...]`, `K` at most the ring's length; `[K, E, ...]` with `env_ids`.
-            priorities: `[K, N]` for the rows of the chunk that become legal starts by this call; the default where
-                not finite or negative. Rows that become legal later, once a view's lookahead is there, get the default.
+            priorities: `[K, N]`, of the rows that become legal starts by this call. Rows with a priority that is
+                negative or not finite get the default. So do rows that become legal starts later, when the rows after
+                them, which the view needs, are added.
             env_ids: `int[E]`, distinct: write only to these environments. Needs `lockstep=False`.
-            mask: `bool[K, N]` or `[N]`: write only where True, in order of time. Needs `lockstep=False`.
+            mask: `bool[K, N]` or `[N]`: write only the rows where it is True. Needs `lockstep=False`.
         """
         storage = state.storage
         given = None if priorities is None else jnp.asarray(priorities, jnp.float32)
@@ -174,14 +175,14 @@ class ReplayBuffer(HeldRows, Component):
     def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch; consumes `key`.
 
-        With nothing to draw (see `can_sample`), and for what a draw without replacement lacks, the mask is False and
-        the weight 0.
+        If there is nothing to draw (see `can_sample`), or if a draw without replacement finds too few starts, the mask
+        is False and the weight 0 where a sample is missing.
 
         Args:
             state: the buffer's state.
             key: a PRNG key, typed or raw.
-            batch_size: `B`; sequences count as one.
-            progress: which part of a round of updates is done, in `[0, 1)`; samplers that emphasize recent rows ask.
+            batch_size: `B`; a sequence counts as one sample.
+            progress: which part of a round of updates is done, in `[0, 1)`; `Recent` uses it.
         """
         require_integer("sample", "batch_size", batch_size, 1)
         return self._sample(state, key, int(batch_size), progress)
@@ -197,13 +198,13 @@ class ReplayBuffer(HeldRows, Component):
     def read(self, state: ReplayState, handle: Handle, key: jax.Array | None = None, progress: Scalar = 0.0) -> Sample:
         """Return the sample of given starts, as if `sample` had drawn them; consumes `key`.
 
-        Handles that are stale, or of rows which are no legal starts, have mask False and weight 0. Where a start is
-        legal but the sampler cannot draw it at present, such as one too old for `Recent`, only the weight is 0.
+        Where a handle is stale, or its row is no legal start, the mask is False and the weight 0. Where the start is
+        legal but the sampler cannot draw it now, such as a row too old for `Recent`, only the weight is 0.
 
         Args:
             state: the buffer's state.
-            handle: from `Sample.handle`, `[B]`, or made by hand.
-            key: a PRNG key; needed only by views that are random, such as `Hindsight`.
+            handle: `[B]`, such as `sample.handle`.
+            key: a PRNG key. Only a random view, such as `Hindsight`, needs one.
             progress: as in `sample`.
         """
         check_handle("read", handle)
@@ -234,13 +235,13 @@ class ReplayBuffer(HeldRows, Component):
     def update_priorities(
         self, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None
     ) -> ReplayState:
-        """Set the priorities of sampled starts; stale handles and priorities that are not finite change nothing.
+        """Set the priorities of sampled starts. Stale handles, and priorities that are not finite, change nothing.
 
         Args:
             state: the buffer's state.
-            handle: from `Sample.handle`, `[B]`.
+            handle: `[B]`, from `sample.handle`.
             priorities: `[B]`, such as absolute TD errors; or `[B, L]`, reduced by `eta * max + (1 - eta) * mean`.
-            mask: with `[B, L]`, the entries that count, such as `sample.batch.mask`.
+            mask: `bool[B, L]`, the entries of `[B, L]` that count, such as `sample.batch.mask`.
         """
         priorities = jnp.asarray(priorities)
         batch = check_handle("update_priorities", handle)
@@ -260,9 +261,9 @@ class ReplayBuffer(HeldRows, Component):
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon`, or a replaced view, to every stored priority, in `O(T N)`.
 
-        Which rows a sampler with priorities can draw is settled when they are added. If the view is replaced later,
-        what is no start for the new one is never read, but comes back with mask False and weight 0; and what is a start
-        only for the new one is not drawn. This puts both right.
+        A sampler with priorities decides which rows it can draw when they are added, and asks the view of that time. If
+        the view is replaced later, starts that are legal only for the old view may still be drawn, with mask False and
+        weight 0, and starts that are legal only for the new view are never drawn. This function corrects both.
         """
         length, num_envs = ring.shape(state.storage)
         slots = jnp.arange(length * num_envs, dtype=jnp.int32)
@@ -282,15 +283,15 @@ class ReplayBuffer(HeldRows, Component):
         return self.report_return(state, mean_return)
 
     def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
-        """Return scalars to look at, in `O(T N log(T N))`.
+        """Return statistics of what is stored and drawn, as scalars, in `O(T N log(T N))`.
 
-        * `size`: stored slots; `fill`: their part of the capacity; `num_starts`: legal starts.
-        * `episodes`: stored episodes, whole or not, if the buffer keeps an index of them.
-        * `lost_finals`: stored rows whose final observation is not kept any more, if the buffer has `frames`.
-        * `age_<quantile>`: age in rows of the legal starts; `drawn_age_<quantile>`: of what the sampler draws.
-        * `priority_<quantile>`: the masses in proportion to which legal starts are drawn, such as
-          `(priority + epsilon)^alpha`; zero outside the window of a sampler that leaves old rows out.
+        * `size`: how many slots are stored; `fill`: their share of the capacity; `num_starts`: the legal starts.
+        * `episodes`: how many episodes are stored, whole or not, if the buffer keeps an index of them.
+        * `lost_finals`: how many stored rows have lost their final observation, if the buffer has `frames`.
+        * `age_<quantile>`: the age of legal starts, in rows; `drawn_age_<quantile>`: the age of what the sampler draws.
+        * `priority_<quantile>`: the mass of legal starts, such as `(priority + epsilon)^alpha`. Starts are drawn in
+          proportion to it. It is zero for rows that the sampler leaves out as too old.
 
-        Quantiles `min`, `q25`, `median`, `q75` and `max` are values that occur; NaN while there is nothing.
+        Quantiles are `min`, `q25`, `median`, `q75` and `max`; NaN if there is nothing to measure.
         """
         return statistics.summarize(self, state, progress)

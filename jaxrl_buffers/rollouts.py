@@ -114,9 +114,9 @@ class Rollout(Component):
         """Return the batch of a chunk `[K, N, ...]` that was collected at once.
 
         Args:
-            chunk: transitions with `extras["value"]`. next_value: `float32[K, N]`, the critic's value of `next_obs`. It
-            is read only where an episode was truncated
-                and in the last row.
+            chunk: transitions with `extras["value"]`.
+            next_value: `float32[K, N]`, the critic's value of `next_obs`. It is read only where an episode was
+                truncated, and in the last row.
         """
         shape = jnp.shape(_value(chunk))
         for name in ("reward", "terminated", "truncated"):
@@ -180,7 +180,8 @@ class Rollout(Component):
     def batch(self, state: Ring) -> RolloutBatch:
         """Return all rows in order of time, `[T, N, ...]`; the mask is True for stored rows of closed paths."""
         rows, stored = Reader(state).oldest(0, ring.shape(state)[0])
-        # Positive at every row whose path is closed: the discount is zero at the end of each path, closed or not.
+        # This is positive at every row whose path is closed: the discount is zero at the end of each path, closed or
+        # not, so that nothing is carried from one path to another.
         closed_ahead = discount_cumsum(rows.is_closed & stored, ~_is_end(rows))
         return self._batch(rows, stored & (closed_ahead > 0))
 

@@ -46,7 +46,7 @@ class Fits(NamedTuple):
 
 def are_counted(storage: Ring) -> bool:
     """Return whether a ring keeps these counts."""
-    return isinstance(getattr(storage.episodes, "fits", ()), Fits)
+    return storage.episodes != () and isinstance(storage.episodes.fits, Fits)
 
 
 def init(shape: tuple[int, int]) -> Fits:

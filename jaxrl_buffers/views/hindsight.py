@@ -26,21 +26,22 @@ STRATEGIES = ("final", "future", "episode", "random")
 
 
 class Hindsight(Component):
-    """Relabel the rows of some samples with an achieved goal, before another view makes a batch of them.
+    """Replace the goal of some samples by one that was achieved, before another view makes a batch of their rows.
 
-    All rows of a sample get the same goal. Stored rows stay as they are. A step that ended its episode still does
-    when the new goal does not call for it: it then counts as truncated, and no window runs into the next episode.
+    All rows of a sample get the same goal. Stored rows do not change. If a step ended its episode but does not end it
+    under the new goal, it counts as truncated, so that no sample runs into the next episode.
 
     Args:
-        view: what the relabelled rows become, such as `NStep(n=3)`.
-        achieved: where the achieved goal of a row is found: a dotted name such as `"next_obs.achieved_goal"`, or a
-            function from one unbatched row to the goal.
+        view: makes a batch of the rows, such as `NStep(n=3)`.
+        achieved: the achieved goal of a row: a dotted name such as `"next_obs.achieved_goal"`, or a function from one
+            unbatched row to the goal.
         relabel: `relabel(transition, goal) -> transition` puts the goal into one unbatched row and recomputes its
-            reward and termination; structure, shapes and dtypes stay.
-        strategy: which step's achieved goal is taken. `"future"`: any one from the sample's first step to the end of
-            its episode, or to the newest row while that goes on. `"final"`: the last step; samples of episodes that
-            go on are not relabelled. `"episode"`: any stored step of the episode. `"random"`: any stored step.
-        ratio: which part of the samples is relabelled; each one independently.
+            reward and termination. Structure, shapes and dtypes must stay the same.
+        strategy: the step whose achieved goal becomes the goal. `"future"`: a random one from the sample's first step
+            on, to the end of its episode or to the newest row. `"final"`: the last one of the episode; samples of
+            episodes that go on keep their goal. `"episode"`: a random stored step of the episode. `"random"`: a random
+            stored step of any episode.
+        ratio: the probability with which a sample gets another goal.
 
     Example:
         >>> import jax.numpy as jnp, jaxrl_buffers as jb
@@ -85,7 +86,7 @@ class Hindsight(Component):
 
     @property
     def span(self) -> int:
-        """How many rows a sample may read in a row."""
+        """How many consecutive rows a sample may read."""
         return self.view.span
 
     @property

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_buffers._checks import require_integer, require_number
-from jaxrl_buffers._fields import named_field
+from jaxrl_buffers._fields import has_field, named_field
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
@@ -89,5 +89,4 @@ class NStep(Component):
 
 def optional_extras(rows: PyTree) -> PyTree:
     """Return the extras of stored rows, `()` if they have none."""
-    has_extras = "extras" in rows if isinstance(rows, dict) else hasattr(rows, "extras")
-    return named_field(rows, "extras") if has_extras else ()
+    return named_field(rows, "extras") if has_field(rows, "extras") else ()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.bits import assert_same_bits
 
-from jaxrl_buffers import _saved_leaves as saved_leaves
+from jaxrl_buffers import _saved_arrays as saved_arrays
 from jaxrl_buffers import checkpoint, segment_tree
 
 STATE = {"x": jnp.arange(3.0), "tree": segment_tree.from_leaves(jnp.arange(9.0)), "key": jax.random.key(1), "n": 7}
@@ -46,7 +46,7 @@ def test_every_flipped_bit_is_found(tmp_path):
 
 
 def test_flipped_bits_of_arrays_that_are_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_leaves, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(saved_arrays, "BLOCK_BYTES", 16)
     state = jnp.arange(30.0)
     checkpoint.save(tmp_path, state)
     assert_same_bits(checkpoint.restore(tmp_path, state), state)
@@ -197,21 +197,21 @@ def test_blocks_cover_arrays_of_every_shape(tmp_path, monkeypatch):
         for key, shape in zip(keys, shapes, strict=True)
         for dtype in dtypes
     ]
-    monkeypatch.setattr(saved_leaves, "BLOCK_BYTES", 12)
+    monkeypatch.setattr(saved_arrays, "BLOCK_BYTES", 12)
     checkpoint.save(tmp_path, state)
     assert_same_bits(checkpoint.restore(tmp_path, jax.eval_shape(lambda: state)), state)
 
 
 def test_large_arrays_are_read_in_blocks(tmp_path, monkeypatch):
     """Never more at once than a block, and of small rows as many as fit into one."""
-    sizes, fill = [], saved_leaves.ArrayFile._fill
+    sizes, fill = [], saved_arrays.ArrayFile._fill
 
     def note_and_fill(file, array):
         sizes.append(array.nbytes)
         fill(file, array)
 
-    monkeypatch.setattr(saved_leaves, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(saved_leaves.ArrayFile, "_fill", note_and_fill)
+    monkeypatch.setattr(saved_arrays, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(saved_arrays.ArrayFile, "_fill", note_and_fill)
     state = (jnp.arange(10.0), jnp.arange(10, dtype=jnp.int8), jnp.arange(8.0))
     checkpoint.save(tmp_path, state)
     checkpoint.restore(tmp_path, state)

@@ -218,8 +218,8 @@ def test_optional_parts():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("!!python/object/apply:os.system ['exit: 1']", "os.system' is not taken"),
-        ("name: !!python/name:os.system ''", "os.system' is not taken"),
+        ("!!python/object/apply:os.system ['exit: 1']", "os.system' is not allowed"),
+        ("name: !!python/name:os.system ''", "os.system' is not allowed"),
         ("name: Uniform\nname: Combined", "the key 'name' is given twice"),
         ("name: [Uniform\n", "the YAML text cannot be read"),
         ("- name: Uniform", "expected a component"),

@@ -151,7 +151,7 @@ def test_a_run_goes_on_in_another_way(tmp_path, monkeypatch):
 
 def test_states_side_by_side_are_saved_as_one(tmp_path, monkeypatch):
     """Both ways between a checkpoint and states: large arrays in blocks, keys, trees, empty arrays."""
-    monkeypatch.setattr("jaxrl_buffers._saved_leaves.BLOCK_BYTES", 64)
+    monkeypatch.setattr("jaxrl_buffers._saved_arrays.BLOCK_BYTES", 64)
     states = compile_programs(SETTINGS).init()
     whole = shapes_of_all(states)
     checkpoint.save(tmp_path / "apart", states)
