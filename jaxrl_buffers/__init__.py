@@ -16,9 +16,10 @@ The layers, each built on those below it. What begins with an underscore is inte
     segment_tree                               sums of priorities, and draws in proportion to them
     types                                      the data between the layers; the protocols of the parts
 
-Beside them: `parameters` (hyper-parameters by name), `host` (outside of `jit`, where misuse can raise) and `checked`
-(inside, for those who ask). Imported when used: `config` (components from YAML), `checkpoint` (states on disk) and
-`datasets` (arrays and Minari into states, and back).
+Beside these layers are `parameters` (hyper-parameters by name), `host` (operations outside of `jit` that raise errors
+on misuse; states shared by threads and processes) and `checked` (checks inside of `jit`). These are imported when they
+are first used: `config` (components from YAML), `checkpoint` (states on disk) and `datasets` (data sets into states,
+and back).
 """
 
 import importlib

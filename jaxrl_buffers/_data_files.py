@@ -21,7 +21,7 @@ BLOCK_BYTES = 2**24  # that are read at once to compare files
 
 
 def is_of_arrays(path: str | os.PathLike[str]) -> bool:
-    """Tell a file of arrays from a folder or a name that Minari knows."""
+    """Return whether a path is a file of arrays, and neither a folder nor a name that Minari knows."""
     return Path(path).suffix in OF_ARRAYS and not Path(path).is_dir()
 
 

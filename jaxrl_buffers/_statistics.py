@@ -1,6 +1,7 @@
-"""Numbers that tell a person what a buffer holds and what is drawn from it.
+"""Statistics of what a buffer holds and what is drawn from it.
 
-They are exact, by sorting all slots, in `O(T N log(T N))`: meant for between chunks of training, not for every step.
+They are exact. All slots are sorted, in `O(T N log(T N))`, so compute them between chunks of training and not in every
+step.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Starts(NamedTuple):
 
     age: jax.Array  # int32[T * N], in rows
     is_legal: jax.Array  # bool[T * N]
-    mass: jax.Array  # float32[T * N]: in proportion to which it is drawn
+    mass: jax.Array  # float32[T * N]: its unnormalized probability of being drawn
 
 
 @jax.jit
 def measure(buffer: ReplayBuffer, state: ReplayState, progress: Scalar = 0.0) -> Starts:
-    """Return how old every slot is, whether a sample may start there, and how likely it is to."""
+    """Return how old every slot is, whether a sample may start there, and how likely it is drawn."""
     storage, window = state.storage, buffer.window(state)
     length, num_envs = ring.shape(storage)
     slots = jnp.arange(length * num_envs, dtype=jnp.int32)
@@ -57,12 +58,12 @@ def summarize(buffer: ReplayBuffer, state: ReplayState, progress: Scalar = 0.0) 
 
 
 def _quantiles(name: str, values: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-    """Return the values at which their weights, summed up in order, reach each part of the sum."""
+    """Return weighted quantiles: the values at which the sum of weights, in order of values, reaches each share."""
     order = jnp.argsort(jnp.where(weights > 0, values.astype(jnp.float32), jnp.inf))
     reached = jnp.cumsum(weights[order]).astype(jnp.float32)
     last = jnp.count_nonzero(weights) - 1
     thresholds = jnp.array([*QUANTILES.values()], jnp.float32) * reached[-1]
-    # Rounding may keep the sum from being reached: then the last value that counts is meant.
+    # Rounding may keep the sum from being reached. Then the last value with a weight is the quantile.
     index = jnp.clip(jnp.searchsorted(reached, thresholds), 0, last)
     found = jnp.where(last >= 0, values[order][index].astype(jnp.float32), jnp.nan)
     return {f"{name}_{label}": value for label, value in zip(QUANTILES, found, strict=True)}

@@ -51,7 +51,12 @@ def generalized_advantages(
 
         delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lambda A_{t+1}
 
-    At the end of a path `V_{t+1}` is `last_value` and `A_{t+1}` is zero. Schulman et al., High-Dimensional Continuous
+    At the end of a path `V_{t+1}` is `last_value` and `A_{t+1}` is zero. Two cases show what `lambda` trades off:
+
+        lambda = 0    A_t = r_t + gamma V_{t+1} - V_t            little variance, biased by errors of V
+        lambda = 1    A_t = rewards_to_go_t - V_t                no such bias, more variance
+
+    Schulman et al., High-Dimensional Continuous
     Control Using Generalized Advantage Estimation, https://arxiv.org/abs/1506.02438
 
     Args:

@@ -1,7 +1,7 @@
 """Components: frozen dataclasses that are pytrees. Samplers, views, buffers and agents are components.
 
-A field is either static or not. Static fields shape the program: with another value it is compiled anew. The other
-fields hold hyper-parameters, or components that hold some. They are leaves of the pytree, so they can be traced,
+A field is either static or not. Static fields shape the program: if one changes, the program is compiled again. The
+other fields hold hyper-parameters, or components that hold some. They are leaves of the pytree, so they can be traced,
 vmapped and changed without compiling again.
 """
 
@@ -35,8 +35,8 @@ class Component:
     """A base class: every class derived from it is a frozen dataclass and a pytree.
 
     Checks belong into `__post_init__`. They run when a component is constructed and when `replace` changes it. They do
-    not run when JAX rebuilds one, for then anything may stand where a number was: a tracer, a shape, or the axis of a
-    `jax.vmap`. So a component of axes comes from `jax.tree.map(lambda _: 0, component)`.
+    not run when JAX rebuilds one, because its fields may then hold anything in place of numbers: tracers, shapes, or
+    axes. For example, `jax.tree.map(lambda _: 0, component)` is a component of axes for `jax.vmap`.
 
     A class may list old names of its fields in `renamed`, such as `{"old": "new"}`. They still work, with a
     `DeprecationWarning`: in the constructor, in `replace`, and as attributes.
@@ -77,7 +77,7 @@ class Component:
 
 
 def is_leaf(one: dataclasses.Field[Any]) -> bool:
-    """Tell whether a field of a dataclass is a pytree of leaves: it is, unless it is marked as static."""
+    """Return whether a field of a dataclass is a pytree of leaves: it is, unless it is marked as static."""
     return one.metadata.get(STATIC, True)
 
 
@@ -148,7 +148,7 @@ def _register_pytree(cls: type[Component], leaves: list[str], static: list[str])
 
 
 def _flatten(leaves: list[str], static: list[str]) -> Callable[[Component], tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Return a function that reads fields. It is written out, as `dataclasses` does it: jitted calls wait for it."""
+    """Return a function that reads fields. Its code is generated, because every jitted call waits for it."""
     read = ["".join(f"component.{name}, " for name in names) for names in (leaves, static)]
     return eval(f"lambda component: (({read[0]}), ({read[1]}))")
 

@@ -93,7 +93,7 @@ def from_arrays(
 
     Without `timeouts`, an episode also ends where a row's successor is not the next row's observation, if
     `next_observations` tell; else only `terminals` end episodes. Flags become bools and numbers of 64 bits become
-    numbers of 32, unless JAX is told to use 64.
+    numbers of 32, unless JAX is set to use 64.
 
     Args:
         buffer: with `num_envs=1`.

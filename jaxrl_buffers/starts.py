@@ -1,4 +1,4 @@
-"""The legal starts of a window as the numbers `0..count-1`, newest first: what uniform draws and epochs count in."""
+"""The legal starts of a window, numbered `0..count-1` from the newest on. Uniform draws and epochs use the numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def legal_window(storage: Ring, view: View, lookback: int) -> Window:
     """
     newest = jnp.full_like(storage.size, view.lookahead)
     if view.stride > 1:
-        # Starts stand at positions that are multiples of the stride; so is the modulus of positions.
+        # Starts have positions that are multiples of the stride. The modulus of positions is one, too.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
     fit = view.lookahead if needs.one_episode(view) else 0
     if fit and not fits.are_counted(storage):
         raise ValueError(
-            f"{view!r} asks for starts that fit into one episode, which were not counted in this state; make it, with "
-            "init(), by a buffer whose view has `within_episode=True`."
+            f"{view!r} needs starts that fit into one episode, which were not counted in this state; make the state "
+            "by init() of a buffer whose view has `within_episode=True`."
         )
     return Window(newest, storage.size - lookback, view.stride, fit)
 
@@ -43,7 +43,7 @@ def narrow(window: Window, num_rows: jax.Array) -> Window:
 def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
     """Return the slots of a window as ranges `begin..end-1`: `int32[2]` in lock-step, `[2 N]` otherwise.
 
-    The second half holds the parts that go on at the ring's begin. Slots between the strides are inside.
+    The second half holds the parts that go on at the beginning of the ring. Slots between the strides are included.
     """
     length, num_envs = ring.shape(storage)
     num_rows = jnp.clip(window.oldest - window.newest, 0, length)
@@ -57,7 +57,7 @@ def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
 
 
 def is_legal(storage: Ring, window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
-    """Tell which ages are legal starts."""
+    """Return which ages are those of legal starts."""
     newest, oldest = ring.of_env(window.newest, env), ring.of_env(window.oldest, env)
     legal = (age >= newest) & (age < oldest)
     if window.stride > 1:
@@ -69,13 +69,13 @@ def is_legal(storage: Ring, window: Window, age: jax.Array, env: jax.Array) -> j
 
 
 def is_legal_slot(storage: Ring, window: Window, slots: jax.Array) -> jax.Array:
-    """Tell which slots hold legal starts."""
+    """Return which slots hold legal starts."""
     row, env = ring.unravel(storage, slots)
     return is_legal(storage, window, ring.age_of_row(storage, row, env), env)
 
 
 def count_by_env(storage: Ring, window: Window) -> jax.Array:
-    """Count the starts of an environment (of each one, unless all have the same)."""
+    """Count the starts of each environment: `int32[N]`, or one number if all have the same."""
     if window.fit:
         return fits.count_by_env(storage, window)
     return jnp.maximum(-((window.newest - window.oldest) // window.stride), 0)
@@ -93,7 +93,7 @@ def count(storage: Ring, window: Window) -> jax.Array:
 
 
 def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Array:
-    """Return the slot of each start in `0..count-1`; meaningless but inside the storage for other numbers."""
+    """Return the slot of each start in `0..count-1`; for other numbers any slot of the storage."""
     counts = count_by_env(storage, window)
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
@@ -103,7 +103,7 @@ def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Arra
 
 
 def number_by_env(counts: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Turn numbers `0..sum(counts)-1` over all environments into the number within an environment, and that one."""
+    """Turn a number among the starts of all environments into a number within one environment, and that one."""
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
     return number - (ends - counts)[env], env

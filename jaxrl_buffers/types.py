@@ -1,6 +1,6 @@
-"""The data that crosses the borders between parts, and the protocols of the parts.
+"""The data that parts of a buffer exchange, and the protocols of these parts.
 
-Words, used the same way everywhere:
+These words are used in the same way everywhere:
 
 * a **row** is a time index `t` of the ring; a **slot** is `(t, n)`, held as a flat index in which the rows of any
   range of time lie side by side: `t * N + n` in lock-step, `n * T + t` with per-environment cursors;
@@ -37,13 +37,13 @@ class Transition(NamedTuple):
     the true successor, never the observation after an automatic reset.
     """
 
-    obs: PyTree
-    action: PyTree
+    obs: PyTree  # what the agent saw
+    action: PyTree  # what it then did
     reward: Any  # a number, or a vector of them
     terminated: Any  # a bool
     truncated: Any  # a bool
-    next_obs: PyTree
-    extras: PyTree = ()
+    next_obs: PyTree  # what it saw next
+    extras: PyTree = ()  # anything else, such as the log-probability of the action; memories are under "carry"
 
 
 class Batch(NamedTuple):
@@ -56,20 +56,20 @@ class Batch(NamedTuple):
     `i + num_steps[:, i] - 1` when it values `next_obs[:, i]`.
     """
 
-    obs: PyTree
-    action: PyTree
+    obs: PyTree  # leaves [B, ...] or [B, L, ...]
+    action: PyTree  # likewise
     reward: jax.Array  # float32[B] or [B, L]
     discount: jax.Array  # float32[B] or [B, L]
-    next_obs: PyTree
+    next_obs: PyTree  # leaves [B, ...] or [B, L, ...]
     mask: jax.Array  # bool[B] or [B, L]
     extras: PyTree = ()
     num_steps: jax.Array | None = None  # int32[B, L], only from `Sequence` with `n > 1`
 
 
 class Handle(NamedTuple):
-    """Names stored rows: a handle whose row was overwritten or cleared is recognized and ignored.
+    """Names stored rows. A handle is stale once its row was overwritten or cleared; stale handles are ignored.
 
-    Positions repeat after about 10^9 rows; until then an old handle cannot be mistaken for a new one.
+    Positions repeat after about 10^9 rows; until then a stale handle cannot name a newer row.
     """
 
     env: jax.Array  # int32[B]
@@ -77,7 +77,11 @@ class Handle(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What every buffer's `sample` returns."""
+    """What every buffer's `sample` returns.
+
+    A learner multiplies the loss of each sample by its weight, such as `mean(weights * (Q(obs, action) - target)**2)`,
+    and gives the handle back with new priorities: `buffer.update_priorities(state, sample.handle, abs(td_error))`.
+    """
 
     batch: PyTree  # Batch, or the raw rows [B, L, ...] of something other than transitions
     handle: PyTree  # Handle, or MixtureHandle
@@ -85,22 +89,23 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The legal starts by age: `newest, newest + stride, ...` below `oldest`, as far as they fit into their episodes.
+    """The ages of legal starts: `newest, newest + stride, ...` below `oldest`.
 
-    Scalars in lock-step, `[N]` with per-environment cursors.
+    Of these, only starts count that are followed by `fit` rows of their own episode. `newest` and `oldest` are scalars
+    in lock-step, and `[N]` with a cursor for each environment.
     """
 
     newest: jax.Array  # int32[] or [N]
     oldest: jax.Array  # int32[] or [N]
     stride: int = 1
     fit: int = 0  # how many rows of its own episode must follow a start
-    is_narrowed: bool = False  # older legal starts may exist outside
+    is_narrowed: bool = False  # whether there may be legal starts that are too old for this window
 
 
 class Draw(NamedTuple):
-    """Drawn starts with what is needed to form weights for any sampler, mixture or shard.
+    """Drawn starts, and all that a sampler needs in order to form their weights.
 
-    A `mass` of zero says that there was nothing to draw; its slot is then meaningless.
+    A `mass` of zero means that there was nothing to draw; its slot is then meaningless.
     """
 
     slots: jax.Array  # int32[B]
@@ -118,7 +123,7 @@ class Sampler(Protocol):
     """
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
-        """Return the state for a storage of shape `(T, N)`, laid out for a platform; `()` if there is none."""
+        """Return the state for a storage of shape `(T, N)`, laid out for a platform; `()` if the sampler has none."""
         ...
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
@@ -152,7 +157,7 @@ class Sampler(Protocol):
         ...
 
     def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
-        """Apply the present hyper-parameters to every stored priority; `legal[T * N]` are starts, and no others.
+        """Apply the present hyper-parameters to every stored priority; `legal[T * N]` says which slots are starts.
 
         Identity if stateless.
         """
@@ -177,7 +182,7 @@ class MarksRows(Protocol):
     ) -> PyTree:
         """Take note of slots `[K, N]` as `mark` does; those inside the storage are `begin, begin + 1, ...` in order.
 
-        Behind the last slot of the storage they go on at slot 0, but not within a row.
+        After the last slot of the storage they go on at slot 0, but not within a row.
         """
         ...
 
@@ -241,12 +246,12 @@ class View(Protocol):
 
     @property
     def needs_episodes(self) -> bool:
-        """Whether the view asks the episode index."""
+        """Whether the view reads the episode index."""
         ...
 
     @property
     def is_random(self) -> bool:
-        """Whether the view uses its key; splitting one for nothing would cost as much as a draw."""
+        """Whether the view uses its key. If not, none is split for it, which would cost as much as a draw."""
         ...
 
     @property

@@ -132,7 +132,7 @@ class Prioritized(Component):
         else:
             slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
         # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
-        # is not ordered behind all reads.
+        # is not ordered after all reads.
         mass = jnp.where(summary.least < jnp.inf, mass, 0)
         # Leaves are positive for starts that were legal under the view of the time when rows were added. The buffer may
         # have another view now.

@@ -4,9 +4,16 @@
     discount = gamma^m (1 - terminated_{t+m-1})
     next_obs = next_obs_{t+m-1}
 
-where `m <= n` is the number of steps really used: the window stops behind a step that is terminated or truncated, and
-at the newest stored row. So a truncated episode bootstraps from its own last observation, and never crosses into the
-next one; Sutton (1988), https://doi.org/10.1007/BF00115009.
+where `m <= n` is the number of steps really used: the sum stops after a step that is terminated or truncated, and after
+the newest stored row. So a truncated episode bootstraps from its own last observation, and never runs into the next
+one. Targets, `reward + discount * V(next_obs)`, are then:
+
+    m = 1    r_t + gamma V_{t+1}
+    m = 2    r_t + gamma r_{t+1} + gamma^2 V_{t+2}
+    m = 3    r_t + gamma r_{t+1} + gamma^2 r_{t+2} + gamma^3 V_{t+3}
+
+without the last term if the task ended. With a larger `n`, rewards reach earlier values sooner, but more of them were
+earned by an older policy, which is not corrected. Sutton (1988), https://doi.org/10.1007/BF00115009.
 """
 
 from __future__ import annotations
