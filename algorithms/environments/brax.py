@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import io
 import warnings
 from typing import Any, NamedTuple
@@ -99,9 +100,14 @@ def make(name: str, episode_length: int = 1_000, obs_dtype: str | None = None, *
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
         raise ValueError(f"Brax has no environment {name!r}; did you mean {' or '.join(near)}?")
+    return _make(name, episode_length, obs_dtype, tuple(sorted(options.items())))
+
+
+@functools.cache  # equal environments share one object, and so their compiled programs
+def _make(name: str, episode_length: int, obs_dtype: str | None, options: tuple[tuple[str, Any], ...]) -> Environment:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", NOT_MAINTAINED, UserWarning)
-        env = envs.get_environment(name, **options)
+        env = envs.get_environment(name, **dict(options))
     return from_brax(env, f"brax:{name}", episode_length, obs_dtype)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.terminal import Terminal
 
 import jaxrl_buffers as jb
 from algorithms import SAC, Plan, Torso, environments, train
+from algorithms.runs import command_line
+from algorithms.runs.build import build
+
+ROOT = Path(__file__).parents[2]
 
 if importlib.util.find_spec("brax") is None:
     pytest.skip("brax is not installed: pip install 'jaxrl-buffers[brax]'", allow_module_level=True)
@@ -81,3 +89,44 @@ def test_ant_has_its_shapes():
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="did you mean ant"):
         environments.make("brax:ants")
+
+
+def test_equal_environments_are_one():
+    assert environments.make("brax:inverted_pendulum") is environments.make("brax:inverted_pendulum")
+    assert environments.make("brax:inverted_pendulum") is not environments.make(
+        "brax:inverted_pendulum", episode_length=4
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sac brax:ants", "Brax has no environment 'ants'; did you mean ant"),
+        ("ddqn brax:inverted_pendulum", "ddqn cannot act in brax:inverted_pendulum, which has 1 continuous action;"),
+        ("sac brax:inverted_pendulum --processes", "brax:inverted_pendulum runs inside the compiled program"),
+        ("sac brax:inverted_pendulum --env.legs 2", "brax:inverted_pendulum does not take {'legs': 2}"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        build(command_line.parse(words.split()).settings)
+    assert "\n" not in str(error.value)
+
+
+def test_without_brax_it_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "algorithms.environments.brax")
+    monkeypatch.setitem(sys.modules, "brax", None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'jaxrl-buffers[brax]'")):
+        environments.make("brax:ant")
+
+
+def test_a_run_from_the_command_line_is_resumed(tmp_path, compiled_once):
+    """As people do it, at a terminal on which nothing else is to be seen."""
+    size = "--start-steps 40 --update-every 4 --mini-batch-size 8 --hidden-sizes 8 --test-every 0 --num-test-episodes 1"
+    words = f"sac brax:inverted_pendulum {size} --env.episode-length 10 --final-episodes 1 --out run --total-steps"
+    for line in (f"{words} 80", "--resume run --total-steps 120"):
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), *line.split()]
+        terminal = Terminal(command, {"PYTHONPATH": str(ROOT), **compiled_once}, str(tmp_path))
+        assert terminal.finish() == 0, terminal.screen
+        assert len(terminal.screen.splitlines()) == 1, terminal.screen
+    assert "120 steps" in terminal.screen
