@@ -145,7 +145,7 @@ def _speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
     times: dict[Cell, list[float]] = {}
     for agent in options.agents:  # an agent's cells are interleaved, and then given free
-        times |= _interleaved({cell: _training(cell) for cell in cells if cell.agent == agent}, options.repeats)
+        times |= interleaved({cell: _training(cell) for cell in cells if cell.agent == agent}, options.repeats)
     rows = []
     for cell in cells:
         low, median, high = np.quantile(1e6 * cell.num_seeds / np.array(times[cell]), [0.25, 0.5, 0.75])
@@ -179,7 +179,7 @@ def _shares(options: argparse.Namespace) -> list[dict[str, Any]]:
         for hidden in options.hidden:
             cell = Cell(agent, 1, hidden, min(options.capacities))
             parts = {"whole": _training(cell), **_parts(cell)}
-            medians = {name: float(np.median(times)) for name, times in _interleaved(parts, options.repeats).items()}
+            medians = {name: float(np.median(times)) for name, times in interleaved(parts, options.repeats).items()}
             shares = "  ".join(
                 f"{name} {medians[name]:,.0f} ({medians[name] / medians['whole']:.0%})" for name in parts
             )
@@ -254,7 +254,7 @@ def _peers(options: argparse.Namespace) -> list[dict[str, Any]]:
     for agent in [agent for agent in options.agents if TASKS[agent].sbx]:
         for hidden in options.hidden:
             cell = Cell(agent, 1, hidden, min(options.capacities))
-            times = _interleaved({"ours": _training(cell), "sbx": _sbx(cell)}, options.repeats)
+            times = interleaved({"ours": _training(cell), "sbx": _sbx(cell)}, options.repeats)
             ours, theirs = (1e6 / float(np.median(times[name])) for name in ("ours", "sbx"))
             ratios = np.quantile(np.array(times["sbx"]) / np.array(times["ours"]), [0.25, 0.5, 0.75])
             spread = f"{ratios[0]:.1f} to {ratios[2]:.1f}"
@@ -286,7 +286,7 @@ def _sbx(cell: Cell) -> Repeat:
     return repeat
 
 
-def _interleaved(repeats: dict[Any, Repeat], count: int) -> dict[Any, list[float]]:
+def interleaved(repeats: dict[Any, Repeat], count: int) -> dict[Any, list[float]]:
     """Run everything in turn, so that a disturbance of the machine meets all alike."""
     times: dict[Any, list[float]] = {name: [] for name in repeats}
     for _ in range(count):
