@@ -21,7 +21,7 @@ ATARI = "ALE/"  # how the ids of its games begin
 ATARI_SIZE = 84  # height and width of the frames that agents see
 
 
-def make(name: str, **options: Any) -> gymnasium.Env:
+def make(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Return what `gymnasium.make` does, without what libraries print and write of their own accord."""
     spec = gymnasium.registry.get(name)
     if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
@@ -29,7 +29,7 @@ def make(name: str, **options: Any) -> gymnasium.Env:
     return gymnasium.make(name, **options)
 
 
-def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env:
+def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
     """Return a game whose frames are gray, 84 x 84."""
     ale_py: Any = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game prints who made it
@@ -38,7 +38,7 @@ def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env:
     return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
 
 
-def stacked(make_one: Callable[..., gymnasium.Env], size: int, **options: Any) -> gymnasium.Env:
+def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **options: Any) -> gymnasium.Env[Any, Any]:
     """Put observations together along a new last axis; Gymnasium itself makes it the first one."""
     env = gymnasium.wrappers.FrameStackObservation(make_one(**options), size)
     space = env.observation_space
@@ -49,7 +49,7 @@ def stacked(make_one: Callable[..., gymnasium.Env], size: int, **options: Any) -
     return gymnasium.wrappers.TransformObservation(env, lambda frames: np.moveaxis(frames, 0, -1), moved)
 
 
-def in_process(make_one: Callable[..., gymnasium.Env], **options: Any) -> gymnasium.Env:
+def in_process(make_one: Callable[..., gymnasium.Env[Any, Any]], **options: Any) -> gymnasium.Env[Any, Any]:
     """Make an environment in a process of its own, which leaves it to its parent to answer Ctrl-C."""
     if multiprocessing.parent_process() is not None:  # the parent makes one, too, to see what it shows
         for name in ("SIGINT", "SIGHUP"):  # the latter is unknown to Windows

@@ -12,7 +12,7 @@ from algorithms.environments.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree
 
 
-def encode(space: gymnasium.Space, value: Any) -> PyTree:
+def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
     """Return observations of a space as arrays, one or many: `value` may have any leading axes.
 
     Numbers of a Box keep their shape: floating-point ones become `float32`, integers `int32`, and `uint8` and `bool`
@@ -35,19 +35,20 @@ def encode(space: gymnasium.Space, value: Any) -> PyTree:
             return np.asarray(value, bool)
         case gymnasium.spaces.Box():
             return np.asarray(value, _dtype(space))
-    raise ValueError(
-        f"observations of {type(space).__name__} cannot be stored as arrays; wrap the environment so that they are of "
-        "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
-    )
+        case _:
+            raise ValueError(
+                f"observations of {type(space).__name__} cannot be stored as arrays; wrap the environment so that they "
+                "are of Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
+            )
 
 
-def structure(space: gymnasium.Space) -> PyTree:
+def structure(space: gymnasium.Space[Any]) -> PyTree:
     """Return the shapes and dtypes of one encoded observation."""
     example = encode(space, space.sample())
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), example)
 
 
-def action_space(space: gymnasium.Space, name: str) -> Space:
+def action_space(space: gymnasium.Space[Any], name: str) -> Space:
     """Return what an agent may do; refuse what no agent can act in."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(int(space.n))
@@ -61,7 +62,7 @@ def action_space(space: gymnasium.Space, name: str) -> Space:
     return Box(*(tuple(np.asarray(bound, np.float32).ravel().tolist()) for bound in (space.low, space.high)))
 
 
-def decode_actions(space: gymnasium.Space, action: np.ndarray) -> np.ndarray:
+def decode_actions(space: gymnasium.Space[Any], action: np.ndarray) -> np.ndarray:
     """Return actions `[N, ...]` of an agent as the environment takes them."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return action.astype(space.dtype) + space.start
@@ -76,6 +77,7 @@ def _one_hot(chosen: np.ndarray, size: int) -> np.ndarray:
 
 
 def _dtype(space: gymnasium.spaces.Box) -> np.dtype:
-    if space.dtype in (np.uint8, np.bool_):
-        return space.dtype
-    return np.dtype(np.float32 if np.issubdtype(space.dtype, np.floating) else np.int32)
+    kind = np.dtype(space.dtype)
+    if kind == np.uint8 or kind == np.bool_:
+        return kind
+    return np.dtype(np.float32 if np.issubdtype(kind, np.floating) else np.int32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +28,7 @@ class Deferred(ModuleType):
 
 
 @contextlib.contextmanager
-def deferred(*names: str) -> Iterator[None]:
+def deferred(*names: str) -> Generator[None]:
     """Within the block, importing one of the modules, unless it is there already, gives what stands for it."""
     standing_in = {name: Deferred(name) for name in names if name not in sys.modules}
     for name, module in standing_in.items():

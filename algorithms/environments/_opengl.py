@@ -10,7 +10,7 @@ import ctypes.util
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 
 BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}  # values of MUJOCO_GL, with the libraries that they need
 READERS = ("mujoco.rendering.classic.gl_context", "mujoco.gl_context")  # modules that read it, new and old
@@ -18,7 +18,7 @@ ADVICE = "apt-get install libegl1 libgl1-mesa-dri, or libosmesa6 with MUJOCO_GL=
 
 
 @contextlib.contextmanager
-def without_window(name: str) -> Iterator[None]:
+def without_window(name: str) -> Generator[None]:
     """Within the block, let MuJoCo draw without a window; say what to install where there is no OpenGL."""
     try:
         _choose()

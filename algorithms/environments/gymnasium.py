@@ -48,12 +48,12 @@ class HostEnvironment:
     """
 
     name: str
-    make_vector: Callable[..., VectorEnv]
+    make_vector: Callable[..., VectorEnv[Any, Any, Any]]
     obs: PyTree
     action_space: Space
     max_episode_length: int | None
-    spaces: tuple[gymnasium.Space, gymnasium.Space]
-    make_tests: Callable[..., VectorEnv] | None = None
+    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+    make_tests: Callable[..., VectorEnv[Any, Any, Any]] | None = None
     goal: None = None
 
     def transition(self, extras: PyTree = ()) -> Transition:
@@ -77,7 +77,11 @@ class HostEnvironment:
         return self._start(self.make_tests or self.make_vector, num_envs, seed, options)
 
     def _start(
-        self, make_vector: Callable[..., VectorEnv], num_envs: int, seed: int | None, options: dict[str, Any]
+        self,
+        make_vector: Callable[..., VectorEnv[Any, Any, Any]],
+        num_envs: int,
+        seed: int | None,
+        options: dict[str, Any],
     ) -> Stepper:
         vector = make_vector(num_envs, **options)
         if vector.num_envs != num_envs:
@@ -147,7 +151,10 @@ def _make(
 
 
 def from_factory(
-    make_one: Callable[..., gymnasium.Env], name: str, use_processes: bool = False, example: gymnasium.Env | None = None
+    make_one: Callable[..., gymnasium.Env[Any, Any]],
+    name: str,
+    use_processes: bool = False,
+    example: gymnasium.Env[Any, Any] | None = None,
 ) -> HostEnvironment:
     """Return the environments that a function makes, one at a time; `example` is a first one, if there is one."""
     env = make_one() if example is None else example
@@ -161,17 +168,21 @@ def from_factory(
     return HostEnvironment(name, side_by_side, obs, action, limit, own)
 
 
-def _side_by_side(make_one: Callable[..., gymnasium.Env], num_envs: int, **options: Any) -> VectorEnv:
+def _side_by_side(
+    make_one: Callable[..., gymnasium.Env[Any, Any]], num_envs: int, **options: Any
+) -> VectorEnv[Any, Any, Any]:
     return SyncVectorEnv([functools.partial(make_one, **options)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
 
 
-def _in_processes(make_one: Callable[..., gymnasium.Env], num_envs: int, **options: Any) -> VectorEnv:
+def _in_processes(
+    make_one: Callable[..., gymnasium.Env[Any, Any]], num_envs: int, **options: Any
+) -> VectorEnv[Any, Any, Any]:
     makers = [functools.partial(making.in_process, make_one, **options)] * num_envs
     # Begun afresh: JAX has threads, and copies of a process with threads may wait for ever.
     return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
 
-def from_vectors(make_vector: Callable[..., VectorEnv], name: str) -> HostEnvironment:
+def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str) -> HostEnvironment:
     """Return the environments that a function of their number makes, all at once."""
     vector = make_vector(1)
     if not isinstance(vector, VectorEnv):
@@ -200,7 +211,7 @@ def _require_atari() -> None:
         )
 
 
-def _time_limit(env: gymnasium.Env) -> int | None:
+def _time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """Return the time limit that an environment was registered with, or that a wrapper around it has."""
     spec = env.spec
     if spec is not None:

@@ -17,7 +17,7 @@ from jaxrl_buffers.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked(environment.Environment):
+class Masked(environment.Environment[Any, Any]):
     """An environment of which only some components of the observation are seen.
 
     Args:

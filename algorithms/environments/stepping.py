@@ -40,7 +40,7 @@ class Stepper:
         obs: what to act on next, `[N, ...]`.
     """
 
-    def __init__(self, vector: VectorEnv, name: str):
+    def __init__(self, vector: VectorEnv[Any, Any, Any], name: str):
         self.num_envs = vector.num_envs
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
         self._mode = vector.metadata.get("autoreset_mode")

@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def user_folder() -> Path:
 
 
 @contextlib.contextmanager
-def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Iterator[None]:
+def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Generator[None]:
     """Within the block, compile nothing that an earlier process with the same folder compiled.
 
     Does nothing where `JAX_ENABLE_COMPILATION_CACHE=false` switches caches off, where `JAX_COMPILATION_CACHE_DIR` names

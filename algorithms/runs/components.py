@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from algorithms.agents.ddpg import DDPG
@@ -72,7 +72,7 @@ def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> 
 
 
 @contextlib.contextmanager
-def named(where: str) -> Iterator[None]:
+def named(where: str) -> Generator[None]:
     """Begin errors with the place of the setting."""
     try:
         yield

@@ -8,7 +8,7 @@ Checkpoints hold the rows themselves: a run that has one can be resumed also whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def load(value: Mapping[str, Any], buffer: Buffer, env: Described) -> MixtureSta
 
 
 @contextlib.contextmanager
-def _named(behind: str = "") -> Iterator[None]:
+def _named(behind: str = "") -> Generator[None]:
     """Begin errors with the name of the setting."""
     try:
         yield

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 try:
@@ -19,7 +19,7 @@ _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder; the operating system frees it when the process ends, however it ends.
 
     Raises:

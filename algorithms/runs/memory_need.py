@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jax
@@ -36,7 +36,7 @@ def check(state: PyTree) -> None:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def explained() -> Generator[None]:
     """Turn an allocation that failed into one line that says what to do."""
     try:
         yield

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, TextIO, cast
 
 import numpy as np
@@ -148,7 +148,7 @@ class _Forgiving:
 
 
 @contextlib.contextmanager
-def _nobody_there() -> Iterator[None]:
+def _nobody_there() -> Generator[None]:
     with contextlib.suppress(OSError, ValueError):  # a terminal that was closed, a stream that was closed
         yield
 

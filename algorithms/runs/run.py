@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -181,7 +181,7 @@ class Stops(NamedTuple):
 
 
 @contextlib.contextmanager
-def _guarded(options: Options) -> Iterator[Stops]:
+def _guarded(options: Options) -> Generator[Stops]:
     """Remember signals, and explain a lack of memory."""
     early = EarlyStop(options)
     with StopSignals(options.on_signal) as signals, memory_need.explained():

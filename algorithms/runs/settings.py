@@ -148,7 +148,8 @@ class Settings:
         require_keys("buffer", groups.get("buffer", {}))
         groups |= {"dataset": data_set.checked(groups["dataset"])} if "dataset" in groups else {}
         refuse_replaced(values)
-        return cls(**{**groups, **flat, "plan": _plan(groups.get("plan"))})
+        checked: dict[str, Any] = {**groups, **flat, "plan": _plan(groups.get("plan"))}
+        return cls(**checked)
 
 
 def is_component(value: Any) -> bool:

@@ -41,7 +41,7 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 
 @dataclasses.dataclass(frozen=True)
-class BitFlip(environment.Environment):
+class BitFlip(environment.Environment[Any, Any]):
     """`n` bits, `n` actions, a goal drawn uniformly, and `n` steps to reach it: -1 a step, 0 for the one that does.
 
     Args:

@@ -37,7 +37,7 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 
 @dataclasses.dataclass(frozen=True)
-class PointReach(environment.Environment):
+class PointReach(environment.Environment[Any, Any]):
     """Start and goal drawn uniformly from the square, 50 steps to get there: -1 a step, 0 for the one that does.
 
     An action is a velocity. The region is smaller than a step, so one has to slow down in order to hit it.

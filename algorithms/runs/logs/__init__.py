@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def require(names: Iterable[str]) -> None:
 @contextlib.contextmanager
 def opened(
     names: Iterable[str], folder: str | os.PathLike[str], settings: Settings, history: Iterable[Mapping[str, Any]]
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+) -> Generator[Callable[[Mapping[str, Any]], None]]:
     """Write logs into the folder of a run, and yield a function that adds a line of its metrics to all of them.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from algorithms.runs.logs.points import Point, Writer
@@ -16,7 +16,7 @@ NAME = "metrics.csv"
 
 
 @contextlib.contextmanager
-def csv_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
+def csv_writer(folder: Path, settings: Settings) -> Generator[Writer]:
     """Write metrics.csv anew: columns `steps`, `series` (`mean`, `seed0` ...) and one for every metric."""
     path = folder / NAME
     names = ["steps", "series"]

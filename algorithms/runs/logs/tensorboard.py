@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from algorithms.runs.logs.points import Point, Writer
@@ -15,7 +15,7 @@ NAME = "tensorboard"
 
 
 @contextlib.contextmanager
-def tensorboard_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
+def tensorboard_writer(folder: Path, settings: Settings) -> Generator[Writer]:
     """Write the folder `tensorboard` anew, in which every series is a run of TensorBoard's.
 
     The time axis shows seconds of training, which go on where a run was resumed.

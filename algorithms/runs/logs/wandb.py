@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from algorithms.runs.logs.points import Point, Writer
@@ -31,7 +31,7 @@ def require_login() -> None:
 
 
 @contextlib.contextmanager
-def wandb_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
+def wandb_writer(folder: Path, settings: Settings) -> Generator[Writer]:
     """Write to the same run of Weights & Biases as every process before; keys are `mean/return`, `seed0/return` ...
 
     Offline, the files in the folder `wandb` are written anew. Online, points that the server has already are left out:
@@ -70,7 +70,7 @@ def wandb_writer(folder: Path, settings: Settings) -> Iterator[Writer]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained() -> Generator[None]:
     """Turn what `wandb` says about accounts and networks into errors for people."""
     import wandb
 
