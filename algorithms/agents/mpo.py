@@ -80,9 +80,9 @@ class MPO(StochasticAgent, Component):
         initial_multiplier: the first multiplier of the mean, or of discrete probabilities.
         initial_variance_multiplier: the first multiplier of the variance.
         max_multiplier: the largest value of temperature and multipliers.
-        max_variance_multiplier: that of the multipliers of the variance, if it is another one.
-        max_temperature: that of the temperature, if it is another one.
-        variance_dual_scale: a factor on the steps of the multipliers of the variance; None for 1.
+        max_variance_multiplier: the largest multiplier of the variance; None for `max_multiplier`.
+        max_temperature: the largest temperature; None for `max_multiplier`.
+        variance_dual_scale: a factor on the steps of the variance's multipliers; None for 1.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -233,6 +233,7 @@ class MPO(StochasticAgent, Component):
         return after._replace(params=self._clip_duals(after.params))
 
     def _clip_duals(self, params: MPOParams) -> MPOParams:
+        """Return the parameters with temperatures and multipliers inside of their bounds."""
         most = self.max_multiplier
         of_variance, of_temperature = (
             most if one is None else one for one in (self.max_variance_multiplier, self.max_temperature)

@@ -93,8 +93,7 @@ def train(
         state: TrainState, advance: Callable[..., TrainState], num_iterations: int, per_test: int, first: int
     ) -> tuple[TrainState, Metrics]:
         def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
-            state = advance(state, num_iterations=num_iterations)
-            state, metrics = read_metrics(state, plan)
+            state, metrics = read_metrics(advance(state, num_iterations=num_iterations), plan)
             returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
             return state, {**metrics, "returns": returns}
 
