@@ -33,10 +33,14 @@ def without_window(name: str) -> Generator[None]:
         ) from error
 
 
+def has_display() -> bool:
+    """Tell whether windows could be opened; elsewhere than on Linux nobody knows beforehand."""
+    return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
 def _choose() -> None:
     """Let MuJoCo draw without a display where there is none, unless the user has chosen."""
-    has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"))
-    if sys.platform != "linux" or has_display:
+    if has_display() or os.environ.get("MUJOCO_GL"):
         return
     found = [name for name, library in BACKENDS.items() if ctypes.util.find_library(library)]
     if found:

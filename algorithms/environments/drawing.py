@@ -6,9 +6,10 @@ drawn by its method `render(state, params)`, which returns a picture `uint8[H, W
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
@@ -23,12 +24,7 @@ from jaxrl_buffers.types import PyTree
 Draw = Callable[[PyTree], np.ndarray]  # of the state of one environment
 DEFAULT_FPS = 10  # of gymnax's own films
 HEIGHT, WIDTH = 240, 320  # of Brax's pictures
-QUIET = {
-    "MPLBACKEND": "Agg",
-    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
-    "SDL_AUDIODRIVER": "dummy",
-    "SDL_VIDEODRIVER": "dummy",
-}
+QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_AUDIODRIVER": "dummy"}  # no banner, no search for a sound card
 
 
 @runtime_checkable
@@ -61,10 +57,18 @@ def drawer(env: Environment) -> tuple[Draw, int]:
     return _of_gymnax(inner, env)
 
 
-def quiet() -> None:
-    """Let drawing libraries open no window, no sound and no banner, unless they are loaded already."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within the block, let pygame begin without a banner, without sound, and without a window where there is none."""
+    values = QUIET if opengl.has_display() else {**QUIET, "SDL_VIDEODRIVER": "dummy"}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def _of_brax(inner: Any, env: Environment) -> Draw:
@@ -85,10 +89,11 @@ def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
         raise _no_drawing(env)
     if inner.name.endswith("-MinAtar"):
         from gymnax.visualize import vis_minatar
+        from matplotlib.figure import Figure
 
         def draw(state: Any) -> np.ndarray:
-            figure, axes = _figure()
-            vis_minatar.init_minatar(axes, inner, state, env.params)
+            figure = Figure((3, 3), layout="tight")
+            vis_minatar.init_minatar(figure.add_subplot(), inner, state, env.params)
             return _picture(figure, env.name)
 
         return draw, DEFAULT_FPS
@@ -107,6 +112,7 @@ def _of_classic(name: str, params: Any, vis_gym: Any) -> tuple[Draw, int]:
     twin.reset()
     unwrapped: Any = twin.unwrapped
     vis_gym.set_gym_params(unwrapped, name, params)
+    twin.render()  # begins pygame
 
     def draw(state: Any) -> np.ndarray:
         unwrapped.state = vis_gym.get_gym_state(state, name)
@@ -122,12 +128,6 @@ def _no_drawing(env: Environment) -> ValueError:
         f"{env.name} cannot be drawn: there is no drawing of it in gymnax or Brax, and it has no method `render(state, "
         "params)` that returns a picture."
     )
-
-
-def _figure() -> tuple[Any, Any]:
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=(3, 3), layout="tight")
 
 
 def _picture(value: Any, name: str) -> np.ndarray:

@@ -50,11 +50,11 @@ def make(env: Described, key: jax.Array) -> Stage:
     Raises:
         ValueError: if the environment cannot be drawn.
     """
-    drawing.quiet()
-    if isinstance(env, HostEnvironment):
-        return _OnHost(env, key)
-    assert isinstance(env, Environment)
-    return _Compiled(env, key)
+    with drawing.quiet():
+        if isinstance(env, HostEnvironment):
+            return _OnHost(env, key)
+        assert isinstance(env, Environment)
+        return _Compiled(env, key)
 
 
 class _Compiled:

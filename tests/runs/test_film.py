@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import gc
+import os
 import runpy
 import subprocess
 import sys
@@ -189,3 +190,11 @@ def test_the_script_films_the_first_seed(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().err
     assert told.startswith("film.gif: seed 0, ")
     assert_moves(pictures(tmp_path / "film.gif"))
+
+
+def test_nothing_is_left_in_the_environment_of_the_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("SDL_AUDIODRIVER", "mine")
+    monkeypatch.delenv("PYGAME_HIDE_SUPPORT_PROMPT", raising=False)
+    before = dict(os.environ)
+    untrained(environments.make("CartPole-v1")).film(tmp_path / "film.gif", max_steps=1)
+    assert dict(os.environ) == before
