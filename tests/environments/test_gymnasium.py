@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import re
+import sys
 
 import gymnasium
 import jax
@@ -189,3 +192,21 @@ def test_stacked_observations_have_the_newest_last():
     after = steps.step(np.zeros((1, 1), np.float32)).transition.next_obs[0]
     np.testing.assert_array_equal(after[:, :2], first[:, 1:])
     assert (after[:, 2] != after[:, 1]).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "extra"),
+    [("Hopper-v5", "mujoco", "gymnasium"), ("ALE/Pong-v5", "ale_py", "atari"), ("ALE/Pong-v5", "cv2", "atari")],
+)
+def test_what_is_missing_can_be_installed(name, missing, extra, monkeypatch):
+    """As in an environment without the extra, where the module is neither loaded nor found."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == missing else found(name, *more)
+    )
+    for module in [module for module in sys.modules if module.split(".")[0] == missing or "envs.mujoco" in module]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ValueError, match=re.escape(f"pip install 'jaxrl-buffers[{extra}]'")) as error:
+        environments.make(f"gymnasium:{name}", max_episode_steps=77)  # not one that was made before
+    assert "\n" not in str(error.value)
