@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
@@ -58,7 +58,7 @@ def drawer(env: Environment) -> tuple[Draw, int]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """Within the block, let pygame begin without a banner, without sound, and without a window where there is none."""
     values = QUIET if opengl.has_display() else {**QUIET, "SDL_VIDEODRIVER": "dummy"}
     before = {name: os.environ.get(name) for name in values}
