@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,9 @@ class BehaviorKL(Component, abc.ABC):
     weights: tuple[Scalar, ...] | None = None
     scale: Scalar = 1.0
 
-    learning_rate = 0.0  # an add-on without parameters of its own
+    learning_rate: ClassVar[float] = 0.0  # an add-on without parameters of its own
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         owner = type(self).__name__
         _check_behaviors(owner, self.behaviors)
         require_number(self, "scale", self.scale, 0)

@@ -46,7 +46,7 @@ class RewardPrediction(Component):
     scale: Scalar = 1.0
     learning_rate: Scalar = 1e-3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "zero_mask_ratio", self.zero_mask_ratio, 0, 1)
         require_number(self, "scale", self.scale, 0)
         require_number(self, "learning_rate", self.learning_rate, 0)

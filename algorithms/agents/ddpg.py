@@ -80,7 +80,7 @@ class DDPG(DeterministicAgent, Component):
 
     num_critics: ClassVar[int] = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check()
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:

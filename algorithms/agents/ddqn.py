@@ -34,7 +34,7 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Discrete
 from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
 from algorithms.networks.distributions import Categorical
-from algorithms.types import GroupRule, StepInfo
+from algorithms.types import GroupRule, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component, field
@@ -103,9 +103,9 @@ class DDQN(BaseAgent, Component):
     addons: tuple[Addon, ...] = ()
 
     groups: ClassVar[Mapping[str, GroupRule]] = {"critic": GroupRule("learning_rate")}
-    roles = (("critic", ()),)
+    roles: ClassVar[Roles] = (("critic", ()),)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.action_space, Discrete):
             raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
         require_number(self, "learning_rate", self.learning_rate, 0)

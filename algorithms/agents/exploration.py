@@ -82,7 +82,7 @@ class OrnsteinUhlenbeck(Component):
 
     theta: Scalar = 0.15
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "theta", self.theta, 0, 1)
 
     def initial_carry(self, num_envs: int, size: int) -> NoiseState:

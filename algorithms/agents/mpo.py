@@ -45,7 +45,7 @@ from algorithms.agents.mpo_losses import Candidates
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso
-from algorithms.types import GroupRule, Metrics, StepInfo
+from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -129,9 +129,9 @@ class MPO(StochasticAgent, Component):
         "temperature": GroupRule("learning_rate_dual", is_clipped=False),
         "multipliers": GroupRule("learning_rate_dual", is_clipped=False),
     }
-    roles = (("actor", ()), ("critic", ()))
+    roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.action_space, (Box, Discrete)):
             raise ValueError(f"MPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
         require_integer("MPO", "num_samples", self.num_samples, 1)

@@ -54,7 +54,7 @@ class Optimizer:
     max_grad_norm: float | None = None
     options: Mapping[str, Option] = FrozenDict()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_choice("Optimizer", "name", self.name, OPTIMIZERS)
         require_number("Optimizer", "learning_rate", self.learning_rate, 0)
         if self.max_grad_norm is not None:
@@ -90,7 +90,7 @@ class OptaxSchedule:
     name: str
     options: Mapping[str, Option] = FrozenDict()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_choice("OptaxSchedule", "name", self.name, SCHEDULES)
         object.__setattr__(self, "options", _checked_options("OptaxSchedule", self.name, self.options))
         self._schedule  # noqa: B018  # refuses options that do not fit together

@@ -36,7 +36,7 @@ from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
-from algorithms.types import GroupRule, Metrics, StepInfo
+from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -92,10 +92,10 @@ class PPO(StochasticAgent, Component):
         "actor": GroupRule("learning_rate_pi"),
         "critic": GroupRule("learning_rate_v"),
     }
-    learns_from_columns = False
-    roles = (("actor", ()), ("critic", ()))
+    learns_from_columns: ClassVar[bool] = False
+    roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.action_space, (Box, Discrete)):
             raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):

@@ -36,7 +36,7 @@ from algorithms.agents._soft_policies import ContinuousSoftPolicy, DiscreteSoftP
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso
-from algorithms.types import GroupRule, StepInfo
+from algorithms.types import GroupRule, Roles, StepInfo
 from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -120,9 +120,9 @@ class SAC(StochasticAgent, Component):
         "critic": GroupRule("learning_rate_q"),
         "log_alpha": GroupRule("learning_rate_alpha", is_clipped=False),
     }
-    roles = (("actor", ()), ("critic", (NUM_CRITICS,)))
+    roles: ClassVar[Roles] = (("actor", ()), ("critic", (NUM_CRITICS,)))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.action_space, (Box, Discrete)):
             raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
         require_flag("SAC", "learn_alpha", self.learn_alpha)

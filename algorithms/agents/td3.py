@@ -88,7 +88,7 @@ class TD3(DeterministicAgent, Component):
 
     num_critics: ClassVar[int] = 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check("smoothing_scale", "smoothing_clip")
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:

@@ -34,7 +34,7 @@ class Masked(environment.Environment[Any, Any]):
     env: Any
     kept: tuple[int, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         space = self.env.observation_space(self.env.default_params)
         size = int(np.prod(space.shape))
         if len(space.shape) != 1 or not self.kept or not all(0 <= index < size for index in self.kept):

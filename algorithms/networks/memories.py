@@ -67,7 +67,7 @@ class RecurrentCore(nn.Module):
     kind: str = "gru"
     size: int = 64
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_choice("RecurrentCore", "kind", self.kind, KINDS)
         require_integer("RecurrentCore", "size", self.size, 1)
         super().__post_init__()

@@ -52,7 +52,7 @@ class Torso(nn.Module):
     kernel_sizes: tuple[int, ...] = (3,)
     strides: tuple[int, ...] = (1,)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("hidden_sizes", "channels", "kernel_sizes", "strides"):
             require_tuple("Torso", name, getattr(self, name), "whole numbers")
             for size in getattr(self, name):

@@ -75,7 +75,7 @@ class Plan:
     on_nan: str = "warn"
     offline_updates: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("Plan", "offline_updates", self.offline_updates, 0)
         require_integer("Plan", "total_steps", self.total_steps, 0 if self.offline_updates else 1)
         for name in ("num_envs", "update_every", "num_updates", "mini_batch_size"):

@@ -51,7 +51,7 @@ class Averaged(SameCarry, Component):
     agent: Agent
     rate: Scalar = 0.999
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_number(self, "rate", self.rate, 0, 1)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> AveragedState:

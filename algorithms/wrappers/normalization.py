@@ -75,7 +75,7 @@ class Normalized(SameCarry, Component):
     agent: Agent
     clip: Scalar = 10.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_positive(self, "clip")
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> NormalizedState:

@@ -15,7 +15,7 @@ a `History` in the place of observations. Rows that do not count have the weight
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,9 +53,9 @@ class Recurrent(Wrapper, Component):
     agent: MemoryAgent  # pyright: ignore[reportIncompatibleVariableOverride]
     n_step: int = field(static=True, default=1)
 
-    learns_from_columns = True  # of a rollout
+    learns_from_columns: ClassVar[bool] = True  # of a rollout
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("Recurrent", "n_step", self.n_step, 1)
         if self.n_step != 1:
             message = f"`n_step` of Recurrent will go: let the view sum up rewards, by Sequence(..., n={self.n_step})."

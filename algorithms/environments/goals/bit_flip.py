@@ -58,7 +58,7 @@ class BitFlip(environment.Environment[Any, Any]):
 
     goal = Goal("next_obs.achieved_goal", relabel)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_integer("BitFlip", "num_bits", self.num_bits, 1)
 
     @property
