@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -57,3 +58,23 @@ def transition_like(obs: PyTree, action_space: Space, extras: PyTree) -> Transit
     """Return the shapes and dtypes of one stored step, given those of one observation and of what goes with it."""
     flag, reward = jax.ShapeDtypeStruct((), jnp.bool_), jax.ShapeDtypeStruct((), jnp.float32)
     return Transition(obs, action_space.example, reward, flag, flag, obs, extras)
+
+
+def info_like(names: Sequence[str]) -> PyTree:
+    """Return the shapes and dtypes of the numbers of an environment's `info` that are stored with a step."""
+    return {"info": {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}} if names else ()
+
+
+def with_info(extras: PyTree, info: PyTree) -> PyTree:
+    """Return what is stored with a step: an agent's extras, and under `info` what the environment tells."""
+    if not info:
+        return extras
+    return info if extras == () else {**extras, **info}
+
+
+def info_of(name: str, names: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen entries of an `info`; refuse names that are not in it."""
+    if missing := [one for one in names if one not in known]:
+        there = ", ".join(sorted(one for one in known if not one.startswith(("_", "final_"))))
+        raise ValueError(f"{name} has no info {missing[0]!r} in every step; it has: {there or 'none'}.")
+    return {one: known[one] for one in names}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 from algorithms.environments import masked  # makes its names known
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
-from algorithms.environments.described import Finished, transition_like
+from algorithms.environments.described import Finished, info_like, info_of, transition_like, with_info
 from algorithms.environments.goals import Goal
 from algorithms.environments.spaces import Box, Discrete, Space
 from jaxrl_buffers._checks import require_choice
@@ -51,6 +52,7 @@ class Environment(Component):
         name: what to call it.
         action_space: what an agent may do.
         obs_dtype: what floating-point leaves of observations are turned into; None to leave them.
+        info_names: numbers of the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
         >>> env = make("CartPole-v1")
@@ -65,6 +67,7 @@ class Environment(Component):
     name: str = field(static=True)
     action_space: Space = field(static=True)
     obs_dtype: str | None = field(static=True, default=None)
+    info_names: tuple[str, ...] = field(static=True, default=())
 
     @property
     def obs(self) -> PyTree:
@@ -83,7 +86,19 @@ class Environment(Component):
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""
-        return transition_like(self.obs, self.action_space, extras)
+        return transition_like(self.obs, self.action_space, with_info(extras, info_like(self.info_names)))
+
+    def with_info(self, names: Sequence[str]) -> Environment:
+        """Return the same environment, whose steps hold these numbers of its `info` as `extras["info"]`.
+
+        Their means are in the metrics of a run, as `info_<name>`.
+        """
+        env = self.replace(info_names=tuple(names))
+        action = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), self.action_space.example
+        )
+        jax.eval_shape(lambda key, action: env.step(env.reset(key, 1), action, key), jax.random.key(0), action)
+        return env
 
     def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
         """Begin `N` episodes; consumes `key`."""
@@ -113,7 +128,9 @@ class Environment(Component):
         next_obs = _cast(info["final_observation"], structure[0])
         reward = reward.astype(jnp.float32)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
-        transition = Transition(state.obs, action, reward, terminated, truncated, next_obs)
+        told = info_of(self.name, self.info_names, info)
+        extras = {"info": {name: jnp.asarray(value, jnp.float32) for name, value in told.items()}} if told else ()
+        transition = Transition(state.obs, action, reward, terminated, truncated, next_obs, extras)
         ended = terminated | truncated
         total, length = state.episode_return + reward, state.episode_length + 1
         finished = Finished(ended, jnp.where(ended, total, 0), jnp.where(ended, length, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from algorithms.environments import _gymnasium_making as making
 from algorithms.environments import _gymnasium_spaces as spaces
-from algorithms.environments.described import transition_like
+from algorithms.environments.described import info_like, transition_like, with_info
 from algorithms.environments.spaces import Space
 from algorithms.environments.stepping import Stepper
 from jaxrl_buffers._checks import require_integer
@@ -37,6 +37,7 @@ class HostEnvironment:
         max_episode_length: the time limit, if it is known.
         spaces: Gymnasium's own, of one observation and of one action.
         make_tests: the same for evaluations, where it is another function.
+        info_names: numbers of the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
         >>> from algorithms import environments
@@ -55,10 +56,18 @@ class HostEnvironment:
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
     make_tests: Callable[..., VectorEnv[Any, Any, Any]] | None = None
     goal: None = None
+    info_names: tuple[str, ...] = ()
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""
-        return transition_like(self.obs, self.action_space, extras)
+        return transition_like(self.obs, self.action_space, with_info(extras, info_like(self.info_names)))
+
+    def with_info(self, names: Sequence[str]) -> HostEnvironment:
+        """Return the same environment, whose steps hold these numbers of its `info` as `extras["info"]`.
+
+        Their means are in the metrics of a run, as `info_<name>`. Every step must tell them.
+        """
+        return dataclasses.replace(self, info_names=tuple(names))
 
     def encode(self, obs: Any) -> PyTree:
         """Return observations as Gymnasium has them, one or many, as the arrays that agents see."""
@@ -86,7 +95,7 @@ class HostEnvironment:
         vector = make_vector(num_envs, **options)
         if vector.num_envs != num_envs:
             raise ValueError(f"{self.name} was asked for {num_envs} environments and made {vector.num_envs}.")
-        stepper = Stepper(vector, self.name)
+        stepper = Stepper(vector, self.name, self.info_names)
         if seed is not None:
             stepper.reset(seed)
         return stepper

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithms.environments import _gymnasium_spaces as spaces
-from algorithms.environments.described import Finished
+from algorithms.environments.described import Finished, info_of
 from jaxrl_buffers.types import PyTree, Transition
 
 
@@ -35,13 +35,14 @@ class Stepper:
     Args:
         vector: the environments.
         name: what to call them.
+        info_names: numbers of the environments' `info` that are stored with every step.
 
     Attributes:
         obs: what to act on next, `[N, ...]`.
     """
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any], name: str):
-        self.num_envs = vector.num_envs
+    def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
+        self.num_envs, self._name, self._info_names = vector.num_envs, name, info_names
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
         self._mode = vector.metadata.get("autoreset_mode")
         if not isinstance(self._mode, AutoresetMode):
@@ -69,7 +70,9 @@ class Stepper:
         next_obs = following
         if ended.any():
             next_obs, following = self._across_the_end(following, ended, info)
-        transition = Transition(self.obs, action, reward, terminated, truncated, next_obs)
+        told = info_of(self._name, self._info_names, info)
+        extras = {"info": {name: np.array(value, np.float32) for name, value in told.items()}} if told else ()
+        transition = Transition(self.obs, action, reward, terminated, truncated, next_obs, extras)
         self.obs = following
         if self._mode == AutoresetMode.NEXT_STEP:
             self._is_reset = ended

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from algorithms.environments import Finished
+from algorithms.environments.described import with_info
 from algorithms.environments.stepping import Stepper
 from algorithms.runs._rows import Rows
 from jaxrl_buffers import Transition
@@ -52,6 +53,7 @@ class Collector:
             action, extras = jax.tree.map(np.asarray, (action, extras))
             transition, finished, is_row = self.steps.step(action)
             self._is_fresh = np.asarray(finished.ended) | ~is_row
+            extras = with_info(extras, transition.extras)
             self._rows.add((transition._replace(extras=extras), finished), is_row)
             number += 1
         return self._rows.take(num_rows)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.environments import Finished
+from algorithms.environments.described import with_info
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs.host_evaluation import act_in_test
 from algorithms.training import loop
@@ -87,7 +88,8 @@ class HostCompiled:
         inputs = policy, key, number, number, _with_axes(self._env.obs, axis), carry, _with_axes(FLAG, axis), number
         self.act.lower(*inputs).compile()
         extras = jax.tree.map(lambda leaf: _with_axes(leaf, (num_rows,)), jax.eval_shape(self._act, *inputs)[2])
-        rows = _with_axes(self._env.transition(), (num_rows, *axis))._replace(extras=extras)
+        rows = _with_axes(self._env.transition(), (num_rows, *axis))
+        rows = rows._replace(extras=with_info(extras, rows.extras))
         reward = self._env.transition().reward
         finished = _with_axes(Finished(FLAG, reward, number), (num_rows, *axis))
         self.learn.lower(state, key, [(rows, finished)] * self._num_actors).compile()

@@ -145,15 +145,14 @@ def _check_on_policy(settings: Settings) -> None:
 def _check_dataset(settings: Settings) -> None:
     """Refuse a data set that nothing could learn from, and offline updates without one."""
     if settings.dataset is None:
-        if settings.plan.offline_updates:
-            raise ValueError(
-                f"plan.offline_updates: got {settings.plan.offline_updates}, but there is no data set; give `dataset`."
-            )
+        if number := settings.plan.offline_updates:
+            raise ValueError(f"plan.offline_updates: got {number}, but there is no data set; give `dataset`.")
         return
     if settings.algorithm in ON_POLICY:
         raise ValueError(f"dataset: {settings.algorithm} learns from what its policy just did; leave it out.")
-    if settings.memory != "none":
-        raise ValueError(f"dataset: it holds no states of a memory such as {settings.memory}; use memory none.")
+    if settings.info or settings.memory != "none":
+        what = f"info such as {settings.info[0]}" if settings.info else f"states of a memory such as {settings.memory}"
+        raise ValueError(f"dataset: it holds no {what}; leave out one of the two.")
 
 
 def _environment(settings: Settings) -> Described:
@@ -165,6 +164,7 @@ def _environment(settings: Settings) -> Described:
         if not settings.env:
             raise
         raise ValueError(f"env: {settings.environment} does not take {dict(settings.env)}: {error}.") from error
+    env = env.with_info(settings.info) if settings.info else env
     if not isinstance(env.action_space, ACTION_SPACES[settings.algorithm]):
         fitting = [name for name, spaces in ACTION_SPACES.items() if isinstance(env.action_space, spaces)]
         raise ValueError(

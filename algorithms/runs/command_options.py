@@ -86,7 +86,7 @@ class Option(NamedTuple):
         """
         hint = typing.get_type_hints(component)[field]
         is_list = typing.get_origin(hint) is tuple
-        kind = int if is_list else kind_of(hint) or str
+        kind = typing.get_args(hint)[0] if is_list else kind_of(hint) or str
         path = (*(within.split(".") if within else ()), field)
         name = field if within == "plan" else ".".join(path)
         return cls(name, path, kind, documented(component)[field], default, is_list, within or "settings")

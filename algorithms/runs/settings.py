@@ -80,6 +80,8 @@ class Settings:
         actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
         lock_step: of environments of Gymnasium, collect and learn one after the other. Otherwise a chunk is collected
             while the one before it is learned from, by the policy from before that learning.
+        info: numbers of the environment's `info`, by name, that are stored with every step and averaged into the
+            metrics.
         dataset: a data set to learn from besides what the run collects, by its path: a `.npz` or `.hdf5` file with the
             keys of D4RL, or a folder or name of Minari. Together with `offline_updates`, also before the first step.
         dataset_share: the share of every batch that comes from the data set, once there are steps.
@@ -123,13 +125,14 @@ class Settings:
     processes: bool = False
     actors: int = 1
     lock_step: bool = False
+    info: tuple[str, ...] = ()
     dataset: Mapping[str, Any] | None = None
     dataset_share: float = 0.5
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON knows them, without those that a whole component replaces."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values |= {"plan": self.plan.to_dict(), **{name: list(values[name]) for name in SIZES}}
+        values |= {"plan": self.plan.to_dict(), **{name: list(values[name]) for name in (*SIZES, "info")}}
         replaced = replaced_settings(values)
         return {name: value for name, value in values.items() if value is not None and name not in replaced}
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.environments import Environment, EnvironmentState, Finished
+from algorithms.environments.described import with_info
 from algorithms.types import Agent
 from jaxrl_buffers import Transition
 from jaxrl_buffers._random.hashing import split
@@ -55,6 +56,7 @@ def collect(
             action = env.action_space.sample(key_random, num_envs)
         env_state, transition, finished = env.step(collector.env, action, keys_env)
         carry = jax.tree.map(lambda fresh, old: where_env(finished.ended, fresh, old), fresh_carry, carry)
+        extras = with_info(extras, transition.extras)
         return Collector(env_state, carry), (transition._replace(extras=extras), finished)
 
     collector, (chunk, finished) = jax.lax.scan(step, collector, (keys_act, keys_env))

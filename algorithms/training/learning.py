@@ -56,11 +56,24 @@ def learn(
             )
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
         # The updates come first: they need the policy as it was when it acted.
-        return observe(agent, agent_state, chunk, plan), buffer_state, metrics
+        return observe(agent, agent_state, chunk, plan), buffer_state, _with_info(metrics, chunk)
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
     buffer_state = buffer.report_return(added, _mean_return(finished))
-    return off_policy.learn(agent, buffer, agent_state, buffer_state, keys.sample, keys.gradients, plan)
+    states = agent_state, buffer_state
+    *after, metrics = off_policy.learn(agent, buffer, *states, keys.sample, keys.gradients, plan)
+    return after[0], after[1], _with_info(metrics, chunk)
+
+
+def _with_info(metrics: Scalars, chunk: Transition) -> Scalars:
+    """Add to the metrics of each update the means of what the environment told about rows `[K, N]`."""
+    told = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
+    if not told:
+        return metrics
+    means = jnp.stack([jnp.mean(values) for values in told.values()])
+    means = jnp.broadcast_to(means, (*metrics.values.shape[:-1], len(told)))
+    names = (*metrics.names, *(f"info_{name}" for name in told))
+    return Scalars(names, jnp.concatenate([metrics.values, means], axis=-1))
 
 
 def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:

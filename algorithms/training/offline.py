@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 
 from algorithms.environments import Described
-from algorithms.training import loop
+from algorithms.training import learning, loop
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
@@ -69,7 +71,8 @@ def train_offline(
     )
     key_agent, key_train = split(key)
     state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
-    names = loop.metric_names(state, agent, buffer, env, plan)
+    learn = functools.partial(learning.learn_offline, agent, buffer, plan=plan)
+    names = jax.eval_shape(learn, state.agent, state.buffer, key_train)[2].names
     state = loop.run_offline(state._replace(sums=state.sums.with_names(names)), agent, buffer, plan, num_updates)
     metrics = {name: value for name, value in state.sums.read().items() if not name.startswith("episode")}
     return state.agent, state.buffer, metrics

@@ -142,6 +142,7 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
         (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
         (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
         (("--dataset", "{data}", "--memory", "gru"), "dataset: it holds no states of a memory"),
+        (("--dataset", "{data}", "--info", "discount"), "dataset: it holds no info such as discount"),
         (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
