@@ -145,6 +145,12 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: manifest[name] for name in ("format_version", "library_version", "metadata")}
 
 
+def metadata_of_steps(path: str | os.PathLike[str]) -> dict[Path, dict[str, Any]]:
+    """Return the metadata of every step of the checkpoint at `path` that is not damaged, by the folder of the step."""
+    steps = (step for _, step in sorted(_steps(Path(path).absolute()).items()))
+    return {step: _read_manifest(step)["metadata"] for step in steps if _is_complete(step)}
+
+
 def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
     """Write the files of a step into a folder; afterwards they and their names are on the disk."""
     leaves = saved_leaves.flatten(state)

@@ -2,6 +2,7 @@
 
     python scripts/train.py ddqn CartPole-v1 --sampler prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
     python scripts/train.py ddqn CartPole-v1 --sampler recent --sampler.base prioritized --sampler.base.alpha 0.7
+    python scripts/train.py ddqn CartPole-v1 --sweep agent.learning_rate=1e-4,3e-4,1e-3 --num-seeds 3
     python scripts/train.py --config settings.yaml --seed 1
     python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--total-steps 80_000] [--fresh-environments]
     python scripts/train.py --fork runs/ddqn_CartPole-v1_seed0 --out runs/slower --agent.learning-rate 1e-4
@@ -22,7 +23,6 @@ import os
 import shlex
 import shutil
 import signal
-import statistics
 import sys
 import warnings
 from pathlib import Path
@@ -33,11 +33,10 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     # callbacks of JAX, or end in a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from algorithms.runs import command_line, compilation_cache, run
+from algorithms.runs import command_line, compilation_cache, run, summary
 from algorithms.runs.command_line import Command
 from algorithms.runs.command_options import help_text
 from algorithms.runs.progress_bar import ProgressBar
-from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.watch import NotFinite
 from jaxrl_buffers._checks import one_line
 
@@ -74,10 +73,11 @@ def _train(command: Command) -> int:
             stop_at_return=command.stop_at_return,
         )
         try:
-            result = command.train(options)
+            results = command.train(options)
         except NotFinite as stop:
             bar.close()
-            RunFolder(command.folder).draw_curve()
+            for folder in command.run_folders:
+                folder.draw_curve()
             print(f"train.py: {stop}; {command.folder}", file=sys.stderr)
             return NOT_FINITE
         except run.Interrupted as stop:
@@ -85,26 +85,19 @@ def _train(command: Command) -> int:
             if not stop.is_unseen:
                 print(f"{stop}; continue with: {_command_line('--resume', str(command.folder))}", flush=True)
             return _leave_quietly(128 + stop.signal_number)
-    print(f"{title}: {_summary(result)}; {command.folder}", flush=True)
+    lines = summary.table(results) if command.is_sweep else summary.line(*results.values())
+    print(f"{title}: {lines}; {command.folder}", flush=True)
+    return max(_check_finite(name, result) for name, result in results.items())
+
+
+def _check_finite(point: str, result: dict[str, Any]) -> int:
     num_nonfinite = result["nonfinite_numbers"]
     if num_nonfinite or not all(map(math.isfinite, result["return_of_seeds"])):
         what = f"{num_nonfinite:,} numbers of the agent" if num_nonfinite else "returns"
-        print(f"train.py: do not use the result: {what} are not finite.", file=sys.stderr)
+        of_point = f" of {point}" if point else ""
+        print(f"train.py: do not use the result{of_point}: {what} are not finite.", file=sys.stderr)
         return NOT_FINITE
     return 0
-
-
-def _summary(result: dict[str, Any]) -> str:
-    rates = [100 * rate for rate in result.get("success_of_seeds", [])]
-    success = f"success {_spread(rates)} %, " if rates else ""
-    num_seeds = len(result["return_of_seeds"])
-    episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
-    episodes = f"mean and range of {num_seeds} seeds, {episodes} each" if num_seeds > 1 else episodes
-    speed = f"{result['steps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
-    if "updates" in result:
-        speed = f"{result['updates']:,} updates and {result['steps']:,} steps"
-    stop = f", stopped by --{result['stopped_by'].replace('_', '-')}" if "stopped_by" in result else ""
-    return f"{success}return {_spread(result['return_of_seeds'])} ({episodes}) after {speed}{stop}"
 
 
 class _Stopping:
@@ -138,11 +131,6 @@ def _leave_quietly(code: int = 128 + 13) -> int:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
-
-
-def _spread(of_seeds: list[float]) -> str:
-    spread = f" [{min(of_seeds):.1f}, {max(of_seeds):.1f}]" if len(of_seeds) > 1 else ""
-    return f"{statistics.mean(of_seeds):.1f}{spread}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms.runs import old_settings, presets, run, settings_file
+from algorithms.runs import old_settings, presets, run, settings_file, sweeps
 from algorithms.runs.command_options import (
     ENV,
     OF_RESUME,
@@ -51,24 +51,39 @@ class Command(NamedTuple):
     max_time: float | None = None
     stop_at_return: float | None = None
     cores: int | None = None
+    sweep: dict[str, list[Any]] | None = None  # values by the names of settings
     total_steps: int | None = None  # a new budget of a run that is resumed
     explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """The folder of the run, or of the sweep."""
         settings = self.settings
         environment = re.sub(r"[^\w.-]", "_", settings.environment)  # of one's own, and of Atari, it has : and /
-        default = Path("runs") / f"{settings.algorithm}_{environment}_seed{settings.seed}"
-        return self.resume or self.out or default
+        kind = "sweep" if self.sweep else f"seed{settings.seed}"
+        return self.resume or self.out or Path("runs") / f"{settings.algorithm}_{environment}_{kind}"
 
-    def train(self, options: run.Options) -> dict[str, Any]:
-        """Start, resume or fork the run; return its result."""
+    @property
+    def is_sweep(self) -> bool:
+        """Whether there are several runs side by side."""
+        return self.sweep is not None or (self.resume is not None and sweeps.is_sweep(self.resume))
+
+    @property
+    def run_folders(self) -> list[RunFolder]:
+        """The folders of all runs, once they exist."""
+        return _run_folders(self.folder)
+
+    def train(self, options: run.Options) -> sweeps.Results:
+        """Start, resume or fork the run, or the runs of a sweep; return results by point, `""` for a run alone."""
+        if self.sweep is not None:
+            return sweeps.start(self.settings, self.sweep, self.folder, options)
         if self.resume is not None:
-            return run.resume(self.resume, options, self.fresh_environments, self.total_steps)
+            resume = sweeps.resume if self.is_sweep else run.resume
+            result = resume(self.resume, options, self.fresh_environments, self.total_steps)
+            return result if self.is_sweep else {"": result}
         if self.fork is not None:
-            return run.fork(self.fork, self.settings, self.folder, options)
-        return run.start(self.settings, self.folder, options, self.start_from)
+            return {"": run.fork(self.fork, self.settings, self.folder, options)}
+        return {"": run.start(self.settings, self.folder, options, self.start_from)}
 
 
 def parse(arguments: list[str]) -> Command:
@@ -91,12 +106,14 @@ def parse(arguments: list[str]) -> Command:
         _check_names(names, arguments, is_optional=bool({"config", "fork", "start_from"} & {*of_run}))
         _check_run(of_run)
     config, origin = of_run.pop("config", None), of_run.get("fork") or of_run.get("start_from")
+    sweep = of_run.pop("sweep", None)
     flags = old_settings.current(_nested(given), is_by_hand=True)
     chosen = merged(_below(names, config, origin, "start_from" in of_run), _sampler_names(flags))
     options = options_of_settings(chosen)
     if is_help:
         return Command(Settings.from_dict(chosen), explained=(*options.values(), *options_of_run().values()))
-    return Command(Settings.from_dict(merged(chosen, _read(flags, options))), **of_run)
+    settings = Settings.from_dict(merged(chosen, _read(flags, options)))
+    return Command(settings, **of_run, sweep=None if sweep is None else _read_sweep(sweep, options))
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -136,6 +153,8 @@ def _check_run(of_run: Mapping[str, Any]) -> None:
     if "fork" in of_run and "start_from" in of_run:
         raise ValueError("--fork RUN takes agent and buffer, --start-from RUN the agent alone; give one of them.")
     for name in {"fork", "start_from"} & {*of_run}:
+        if "sweep" in of_run:
+            raise ValueError(f"--sweep begins runs from scratch, it does not go with {_flag(name)}.")
         if "config" in of_run:
             raise ValueError(f"{_flag(name)} takes the settings of its run; give changes as options, not by --config.")
         if "out" not in of_run:
@@ -215,6 +234,28 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
     return values
 
 
+def _read_sweep(words: list[str], options: Mapping[str, Option]) -> dict[str, list[Any]]:
+    """Return the values of each setting that is swept, from words such as `agent.learning_rate=1e-4,1e-3`."""
+    sweep: dict[str, list[Any]] = {}
+    for word in words:
+        given, _, values = word.partition("=")
+        name = given.replace("-", "_")
+        if not all(values.split(",")):
+            raise ValueError(
+                f"--sweep: got {shown(word)}, expected a setting and its values, as in --sweep gamma=0.9,0.99."
+            )
+        option = options.get(name)
+        if option is None:
+            raise ValueError(f"--sweep {shown(given, str)}: there is no such option; {_nearest(name, options)}")
+        if option.kind is bool or option.is_list:
+            raise ValueError(f"--sweep {given}: only numbers can be swept; start separate runs.")
+        setting = ".".join(option.path)
+        if setting in sweep:
+            raise ValueError(f"--sweep {given}: is given twice; give all its values at once.")
+        sweep[setting] = [option.read([value]) for value in values.split(",")]
+    return sweep
+
+
 def _yaml_value(name: str, words: Any) -> Any:
     """Return the value of an option of which nothing is known; without a word it is a flag."""
     if not words:
@@ -253,7 +294,11 @@ def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:
             "config.json."
         )
     values = {name: known[name].read(words) for name, words in given.items()}
-    return Command(RunFolder(values["resume"]).settings(), **values)
+    return Command(_run_folders(values["resume"])[0].settings(), **values)
+
+
+def _run_folders(folder: Path) -> list[RunFolder]:
+    return [*sweeps.runs_of(folder).values()] if sweeps.is_sweep(folder) else [RunFolder(folder)]
 
 
 def _flag(option: str) -> str:

@@ -35,6 +35,9 @@ OF_RUN = {
     "start_from": "The folder of a run whose agent, and nothing else, goes on in the new run in --out, with a new "
     "buffer and steps counted from 0. Settings are those of that run unless given, but for its data set and its "
     "offline updates. (--fork takes the buffer too and counts steps on; --resume continues the run itself.)",
+    "sweep": "A setting and its values, as in --sweep agent.learning_rate=1e-4,1e-3: a run for each value, side by "
+    "side. Several --sweep make a run for every combination. Each run has a folder of its own in the folder of the "
+    "sweep, and --resume of that folder continues all.",
     "fresh_environments": "With --resume: begin new episodes, and restore only the agent and the buffer.",
     "checkpoint_seconds": "Seconds between two checkpoints (in the place of PyTorchRL's save_interval). One is also "
     "saved at the end, on Ctrl-C, on SIGTERM, and when the terminal is closed. "
@@ -51,11 +54,12 @@ OF_RUN = {
     "the same.",
 }
 KINDS = {
+    "sweep": str,
     **{"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int, "log": str},
     **{"max_time": float, "stop_at_return": float, "cores": int},
 }
-OF_RESUME = ("resume", "total_steps", *KINDS)
-REPEATED = ("log",)  # options that may be given several times, each with one or more values
+OF_RESUME = ("resume", "total_steps", *(name for name in KINDS if name != "sweep"))
+REPEATED = ("log", "sweep")  # options that may be given several times, each with one or more values
 ENV = "env."  # how options of the environment's constructor begin; their names are not known beforehand
 OF_ENV = (
     "Option NAME of the environment's constructor, such as --env.ctrl-cost-weight 0.2 of gymnasium:HalfCheetah-v5. "

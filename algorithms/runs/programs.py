@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +17,11 @@ from algorithms.runs.build import Experiment, build
 from algorithms.runs.host_loop import HostLoop
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import Alone, InOneProgram, way_for
+from algorithms.runs.varied import Varied
 from algorithms.training import loop
 from algorithms.training.evaluation import evaluate
-from algorithms.training.loop import TrainState
+from algorithms.training.loop import Buffer, TrainState
+from algorithms.types import Agent
 from jaxrl_buffers import ReplayBuffer
 from jaxrl_buffers.types import PyTree
 
@@ -34,6 +36,8 @@ class Programs(NamedTuple):
     run: Callable[..., Callable[[TrainState], TrainState]]  # compiled for a number of iterations of a phase
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
+    split: Callable[[TrainState], Iterable[TrainState]] = lambda state: [state]  # into the states of a sweep's points
+    join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # and back
     goal: Goal | None = None  # of the environment
     keeps_episodes: bool = True  # whether the state holds the environments, too
     end: Callable[[], None] = lambda: None  # of what is left running
@@ -44,10 +48,11 @@ class Programs(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What each seed has for itself."""
+    """What each seed of each point has for itself."""
 
     key_train: jax.Array
     key_test: jax.Array
+    values: list[jax.Array]  # of the hyper-parameters in which points differ
 
 
 def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
@@ -57,73 +62,100 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
         settings: of the run.
         cores: how many seeds run at a time on a CPU; None for as many as there are cores.
     """
-    experiment = build(settings)
-    keys = jax.random.split(jax.random.key(settings.seed), settings.num_seeds)
-    own = Own(*jax.vmap(jax.random.split, out_axes=1)(keys))
-    if not isinstance(experiment.env, Environment):
-        return _on_host(settings, experiment, own)
-    agent, buffer, env, plan = experiment
-    way = way_for(settings.num_seeds, cores)
+    return compile_points([settings], cores)
+
+
+def compile_points(points: Sequence[Settings], cores: int | None = None) -> Programs:
+    """Return the programs of runs side by side, which differ in hyper-parameters and seeds at most.
+
+    Args:
+        points: the settings of each run; one where environments are stepped on the host.
+        cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores.
+    """
+    experiments = [build(point) for point in points]
+    _, buffer, env, plan = experiments[0]
+    varied = Varied([(experiment.agent, experiment.buffer) for experiment in experiments])
+    num_seeds, dataset = points[0].num_seeds, points[0].dataset
+    keys = jnp.concatenate([jax.random.split(jax.random.key(point.seed), num_seeds) for point in points])
+    values = [jnp.repeat(jnp.asarray(of_points), num_seeds) for of_points in varied.values]
+    key_train, key_test = jax.vmap(jax.random.split, out_axes=1)(keys)
+    own = Own(key_train, key_test, values)
+    if not isinstance(env, Environment):
+        return _on_host(points[0], experiments[0], own)
+    way = way_for(len(points) * num_seeds, cores)
     own = way.split(own)
 
+    def parts(own: Own) -> tuple[Agent, Buffer]:
+        return varied.at(own.values)
+
     def begin(own: Own, agent_state: PyTree, stored: PyTree) -> TrainState:
-        return loop.init(own.key_train, agent, buffer, env, plan, stored, agent_state)
+        return loop.init(own.key_train, *parts(own), env, plan, stored, agent_state)
 
     def begin_like(own: Own) -> TrainState:
-        return begin(own, None, None if settings.dataset is None else buffer.init(env.transition()))
+        return begin(own, None, None if dataset is None else buffer.init(env.transition()))
 
     def init(agent_state: PyTree = None) -> TrainState:
-        stored = None if settings.dataset is None else data_set.load(settings.dataset, buffer, env)
+        stored = None if dataset is None else data_set.load(dataset, buffer, env)
         return begun(own, stored) if agent_state is None else begun_from(own, agent_state, stored)
 
+    def begin_anew(own: Own, state: TrainState) -> TrainState:
+        return loop.begin_anew(state, *parts(own), env)
+
     def adopt(own: Own, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
-        return loop.adopt(own.key_train, agent_state, buffer_state, iteration, agent, buffer, env, plan)
+        return loop.adopt(own.key_train, agent_state, buffer_state, iteration, *parts(own), env, plan)
 
     def advance(count: int) -> Callable[[Own, TrainState], TrainState]:
-        return lambda own, state: loop.run(state, agent, buffer, env, plan, count)
+        return lambda own, state: loop.run(state, *parts(own), env, plan, count)
 
     def advance_offline(count: int) -> Callable[[Own, TrainState], TrainState]:
-        return lambda own, state: loop.run_offline(state, agent, buffer, plan, count)
+        return lambda own, state: loop.run_offline(state, *parts(own), plan, count)
 
     @functools.cache
     def run(count: int, phase: str = "online") -> Callable[[TrainState], TrainState]:
         if phase == "first":
-            return lambda state: run(count)(gone_online(state))
+            return lambda state: run(count)(gone_online(own, state))
         return way.repeated(advance_offline if phase == "offline" else advance, count, own, like)
 
-    def look(state: TrainState) -> PyTree:
+    def go_online(own: Own, state: TrainState) -> TrainState:
+        return loop.go_online(state, *parts(own), env, plan)
+
+    def look(own: Own, state: TrainState) -> PyTree:
         # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+        _, buffer = parts(own)
         stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
         return loop.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
 
     @functools.cache
     def tests(num_episodes: int) -> Any:
         def test(own: Own, agent_state: Any, number: jax.Array) -> PyTree:
+            agent, _ = parts(own)
             return evaluate(agent, agent_state, env, jax.random.fold_in(own.key_test, number), num_episodes)
 
         return way.compiled(test, num_shared=1)
 
     def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
-        metrics = way.gathered(looked(state))
+        metrics = way.gathered(looked(own, state))
         return forgotten(state), metrics
 
     like = way.shapes(begin_like, own)
     # A data set is the same for all members; each has a copy of its own, but a single one takes it over.
-    donated = (1,) if settings.num_seeds == 1 else ()
+    donated = (1,) if len(points) * num_seeds == 1 else ()
     begun = way.compiled(lambda own, stored: begin(own, None, stored), donated, num_shared=1)
     begun_from = way.compiled(begin, num_shared=1)
-    gone_online = way.compiled(lambda state: loop.go_online(state, agent, buffer, env, plan), (0,))
+    gone_online = way.compiled(go_online, (1,))
     looked, adopted = way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
-    begun_anew = way.compiled(lambda state: loop.begin_anew(state, agent, buffer, env), (0,))
+    begun_anew = way.compiled(begin_anew, (1,))
     forgotten = way.compiled(lambda state: loop.read_metrics(state, plan)[0], (0,))
     return Programs(
         shapes=lambda: like,
         init=init,
-        begin_anew=begun_anew,
+        begin_anew=lambda state: begun_anew(own, state),
         adopt=lambda agent, buffer, iteration: adopted(own, agent, buffer, np.int32(iteration)),
         run=run,
         read_metrics=read_metrics,
         evaluate=lambda agent, number, count: way.gathered(tests(count)(own, agent, np.int32(number))),
+        split=lambda state: way.apart(state, num_seeds),
+        join=lambda states: way.joined(states, num_seeds),
         goal=env.goal,
     )
 

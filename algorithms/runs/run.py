@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -55,10 +55,10 @@ def start(
         NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
         ValueError: also when there is not enough memory.
     """
-    kept = _kept(options._asdict())
+    kept = kept_options(options._asdict())
     run_folder = RunFolder(folder)
     run_folder.require_new()  # which takes seconds less than what follows
-    with _guarded(options) as stops:
+    with guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
         programs = compile_programs(settings, options.cores)
         like = programs.shapes()
@@ -101,9 +101,9 @@ def resume(
             there is not enough memory.
     """
     run_folder = RunFolder(folder)
-    with run_folder.lock(), _guarded(options) as stops:
+    with run_folder.lock(), guarded(options) as stops:
         settings = run_folder.settings()
-        kept = _kept(run_folder.options(), options._asdict())
+        kept = kept_options(run_folder.options(), options._asdict())
         run_folder.metrics()  # refuses those that could not be drawn in the end
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
@@ -152,8 +152,8 @@ def fork(
     """
     origin, run_folder = RunFolder(source), RunFolder(folder)
     run_folder.require_new()
-    kept = _kept(origin.options(), options._asdict())
-    with _guarded(options) as stops:
+    kept = kept_options(origin.options(), options._asdict())
+    with guarded(options) as stops:
         settings = complete(settings)
         programs = compile_programs(settings, options.cores)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
@@ -181,14 +181,14 @@ class Stops(NamedTuple):
 
 
 @contextlib.contextmanager
-def _guarded(options: Options) -> Generator[Stops]:
+def guarded(options: Options) -> Generator[Stops]:
     """Remember signals, and explain a lack of memory."""
     early = EarlyStop(options)
     with StopSignals(options.on_signal) as signals, memory_need.explained():
         yield Stops(signals, early)
 
 
-def _kept(*given: Mapping[str, Any]) -> Kept:
+def kept_options(*given: Mapping[str, Any]) -> Kept:
     """Return the options that stay with a run, of which the last ones given win; refuse logs that cannot be written."""
     kept = functools.reduce(Kept.over, given, Kept())
     logs.require(kept.log)
@@ -203,33 +203,57 @@ def _train(
     settings: Settings,
     folder: RunFolder,
     programs: Programs,
-    state: TrainState | None,  # None to begin from scratch
+    state: TrainState | None,
     progress: Progress,
     options: Options,
     kept: Kept,
     stops: Stops,
 ) -> dict[str, Any]:
-    with logs.opened(kept.log, folder.path, settings, folder.metrics()) as log:
-        return _train_logged(settings, folder, programs, state, progress, options, kept, stops, log)
+    return train_points([(settings, folder)], programs, state, progress, options, kept, stops)[0]
+
+
+class Point(NamedTuple):
+    """One of the runs side by side: the only one, or one of a sweep."""
+
+    settings: Settings
+    folder: RunFolder
+    log: Callable[[Mapping[str, Any]], None]
+
+
+def train_points(
+    points: Sequence[tuple[Settings, RunFolder]],
+    programs: Programs,
+    state: TrainState | None,  # None to begin from scratch
+    progress: Progress,
+    options: Options,
+    kept: Kept,
+    stops: Stops,
+) -> list[dict[str, Any]]:
+    """Train runs side by side, each in its folder, and return their results."""
+    with contextlib.ExitStack() as stack:
+        opened = [
+            Point(settings, folder, stack.enter_context(logs.opened(kept.log, folder.path, settings, folder.metrics())))
+            for settings, folder in points
+        ]
+        return _train_logged(opened, programs, state, progress, options, kept, stops)
 
 
 def _train_logged(
-    settings: Settings,
-    folder: RunFolder,
+    points: list[Point],
     programs: Programs,
     state: TrainState | None,
     progress: Progress,
     options: Options,
     kept: Kept,
     stops: Stops,
-    log: Callable[[Mapping[str, Any]], None],
-) -> dict[str, Any]:
-    plan, signals = settings.plan, stops.signals
-    watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(folder, plan))
+) -> list[dict[str, Any]]:
+    settings, signals = points[0].settings, stops.signals
+    plan = settings.plan
+    watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(points))
 
     def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
         try:
-            options.on_chunk(_report(phase, settings, progress, metrics))
+            options.on_chunk(_report(phase, settings, len(points), progress, metrics))
         except BrokenPipeError:
             signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
 
@@ -246,13 +270,14 @@ def _train_logged(
         is_done = progress.iteration >= plan.num_iterations or stopped_by is not None
         stop = signals.received  # one that comes during the save is obeyed after the next chunk
         if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
-            is_finite = num_nonfinite(state.agent) == 0
-            folder.save(state, settings, progress._asdict(), is_finite)
-            if not is_finite:
-                watch.saved_nonfinite()
-            if not is_drawn:
-                folder.draw_curve()
-                is_drawn = True
+            for point, of_point in zip(points, programs.split(state), strict=True):
+                is_finite = num_nonfinite(of_point.agent) == 0
+                point.folder.save(of_point, point.settings, progress._asdict(), is_finite)
+                if not is_finite:
+                    watch.saved_nonfinite()
+                if not is_drawn:
+                    point.folder.draw_curve()
+            is_drawn = True
             saved = time.monotonic()
         if stop:
             raise Interrupted(stop, progress.steps(plan))
@@ -260,12 +285,28 @@ def _train_logged(
             break
         state, progress, metrics = _advance(settings, programs, state, progress, watch)
         if metrics is not None:
-            log(folder.append({**_summary(settings, progress), **metrics}))
+            for point, of_point in zip(points, _apart(metrics, len(points)), strict=True):
+                point.log(point.folder.append({**_summary(point.settings, progress), **of_point}))
             is_drawn = False
-        stopped_by = stops.early.reason(metrics and {**_summary(settings, progress), **metrics})
+        stopped_by = stops.early.reason(metrics and {**_summary(settings, progress, len(points)), **metrics})
         is_last = progress.iteration >= plan.num_iterations or stopped_by is not None
         tell("testing" if is_last else "training", metrics)
-    returns, lengths = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
+    episodes = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
+    results = []
+    for point, of_point, part in zip(points, programs.split(state), _apart(episodes, len(points)), strict=True):
+        result = _result(point.settings, progress, programs.goal, *part) | {
+            "nonfinite_numbers": num_nonfinite(of_point.agent)
+        }
+        result |= {"stopped_by": stopped_by} if progress.iteration < plan.num_iterations else {}
+        point.folder.finish(result)
+        results.append(result)
+    return results
+
+
+def _result(
+    settings: Settings, progress: Progress, goal: Goal | None, returns: np.ndarray, lengths: np.ndarray
+) -> dict[str, Any]:
+    """Return what the last evaluation says, episodes `[S, E]`."""
     result = {
         "algorithm": settings.algorithm,
         "environment": settings.environment,
@@ -273,20 +314,23 @@ def _train_logged(
         "mean_return": float(np.mean(returns)),
         "return_of_seeds": np.mean(returns, axis=1).tolist(),
         "mean_length": float(np.mean(lengths)),
-        "episodes": kept.final_episodes,
-        "nonfinite_numbers": num_nonfinite(state.agent),
+        "episodes": returns.shape[1],
     }
-    if progress.iteration < plan.num_iterations:
-        result["stopped_by"] = stopped_by
-    for success in _success(programs.goal, returns, lengths).values():
+    for success in _success(goal, returns, lengths).values():
         result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
-    folder.finish(result)
     return result
 
 
-def _kept_steps(folder: RunFolder, plan: Plan) -> int | None:
-    iteration = folder.finite_iteration()
-    return None if iteration is None else Progress(iteration).steps(plan)
+def _apart(values: Any, num_points: int) -> Iterator[Any]:
+    """Yield the part of each point of arrays `[P * S, ...]`."""
+    for point in range(num_points):
+        yield jax.tree.map(lambda value: np.split(value, num_points)[point], values)  # noqa: B023
+
+
+def _kept_steps(points: list[Point]) -> int | None:
+    iterations = [point.folder.finite_iteration() for point in points]
+    known = [iteration for iteration in iterations if iteration is not None]
+    return Progress(min(known)).steps(points[0].settings.plan) if len(known) == len(points) else None
 
 
 def _advance(
@@ -324,14 +368,16 @@ def _chunk(plan: Plan, iteration: int) -> int:
     return min(part, next_test - iteration)
 
 
-def _summary(settings: Settings, progress: Progress) -> dict[str, Any]:
-    return progress.summary(settings.plan, settings.num_seeds)
+def _summary(settings: Settings, progress: Progress, num_points: int = 1) -> dict[str, Any]:
+    return progress.summary(settings.plan, num_points * settings.num_seeds)
 
 
-def _report(phase: str, settings: Settings, progress: Progress, metrics: Mapping[str, Any] | None) -> Report:
+def _report(
+    phase: str, settings: Settings, num_points: int, progress: Progress, metrics: Mapping[str, Any] | None
+) -> Report:
     plan = settings.plan
     if 0 < plan.offline_updates >= progress.iteration:
-        speed = settings.num_seeds * progress.iteration / max(progress.offline_seconds, 1e-9)
+        speed = num_points * settings.num_seeds * progress.iteration / max(progress.offline_seconds, 1e-9)
         return Report(phase, progress.iteration, plan.offline_updates, speed, metrics, "offline updates")
-    speed = _summary(settings, progress)["steps_per_second"]
+    speed = _summary(settings, progress, num_points)["steps_per_second"]
     return Report(phase, progress.steps(plan), plan.total_steps, speed, metrics)

@@ -176,6 +176,19 @@ class RunFolder:
             raise ValueError(f"{error}") from None
         return state, {name: value for name, value in progress.items() if name != "settings"}
 
+    def saved_iterations(self) -> dict[Path, int]:
+        """Return the iteration of every state that is saved, by where it is."""
+        found = {}
+        for path in (self._checkpoint, self._nonfinite_checkpoint):
+            found |= {step: metadata["iteration"] for step, metadata in checkpoint.metadata_of_steps(path).items()}
+        return found
+
+    def go_back(self, iteration: int) -> None:
+        """Forget states that were saved after an iteration."""
+        for step, saved in self.saved_iterations().items():
+            if saved > iteration:
+                durable.remove_folder(step)
+
     def finite_iteration(self) -> int | None:
         """Return the iteration of the last checkpoint whose agent is finite, if there is one."""
         return _iteration(self._checkpoint) if _is_saved(self._checkpoint) else None

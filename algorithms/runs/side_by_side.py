@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -80,6 +81,14 @@ class Way(Protocol):
         """Return what a program gave as NumPy arrays `[S, ...]`."""
         ...
 
+    def apart(self, states: Any, size: int) -> Iterable[Any]:
+        """Return the states of groups of so many members that follow each other, each as such a group has it alone."""
+        ...
+
+    def joined(self, groups: list[Any], size: int) -> Any:
+        """Return the states of all members, of which `apart` has made groups."""
+        ...
+
 
 def way_for(num_members: int, cores: int | None = None) -> Way:
     """Return how to run so many members on the default platform.
@@ -131,6 +140,14 @@ class Alone:
         """Add the axis of members."""
         return jax.tree.map(lambda value: np.asarray(value)[None], values)
 
+    def apart(self, states: Any, size: int) -> Iterable[Any]:
+        """There is one group."""
+        return [states]
+
+    def joined(self, groups: list[Any], size: int) -> Any:
+        """There is one group."""
+        return groups[0]
+
 
 class InOneProgram:
     """All members along an axis of one program."""
@@ -160,6 +177,21 @@ class InOneProgram:
     def gathered(self, values: Any) -> PyTree:
         """Fetch them."""
         return jax.tree.map(np.asarray, values)
+
+    def apart(self, states: Any, size: int) -> Iterable[Any]:
+        """Cut the axis of members; a group of one has none."""
+        num_members = jax.tree.leaves(states)[0].shape[0]
+
+        def group(begin: int) -> Any:
+            place = slice(begin, begin + size) if size > 1 else begin
+            return jax.tree.map(lambda leaf: leaf[place], states)
+
+        return map(group, range(0, num_members, size)) if num_members > size else [states]
+
+    def joined(self, groups: list[Any], size: int) -> Any:
+        """Put the groups one after the other along the axis of members."""
+        join = jnp.concatenate if size > 1 else jnp.stack
+        return jax.tree.map(lambda *leaves: join(leaves), *groups) if len(groups) > 1 else groups[0]
 
 
 class OnCores:
@@ -225,6 +257,16 @@ class OnCores:
     def gathered(self, values: Any) -> PyTree:
         """Put them together."""
         return jax.tree.map(lambda *entries: np.stack([np.asarray(entry) for entry in entries]), *values.states)
+
+    def apart(self, states: Any, size: int) -> Iterable[Any]:
+        """Return groups; a group of one is the state itself."""
+        groups = [states.states[begin : begin + size] for begin in range(0, len(states.states), size)]
+        return [Members(group) if size > 1 else group[0] for group in groups]
+
+    def joined(self, groups: list[Any], size: int) -> Any:
+        """Return the members of all groups."""
+        states = [group.states if isinstance(group, Members) else (group,) for group in groups]
+        return Members(tuple(itertools.chain.from_iterable(states)))
 
 
 def num_turns(num_members: int, num_threads: int, count: int) -> int:
