@@ -114,17 +114,23 @@ def resume(
         if run_folder.has_checkpoint:
             state, saved = run_folder.restore(like, furthest=True)
             progress = Progress.of(saved)
-        check_total(run_folder, settings.plan, progress.steps(settings.plan))
-        if total_steps is not None:
-            run_folder.change_settings(settings)
-        run_folder.keep_metrics(progress.steps(settings.plan), settings.plan.updates(progress.iteration))
-        if options.log is not None:
-            run_folder.change_options({**run_folder.options(), "log": kept.log})
+        go_on(run_folder, settings, progress, options, kept)
         with contextlib.closing(programs):
             begins_anew = fresh_environments or not programs.keeps_episodes
             if begins_anew and state is not None and progress.iteration < settings.plan.num_iterations:
                 state = programs.begin_anew(state)
             return _train(settings, run_folder, programs, state, progress, options, kept, stops)
+
+
+def go_on(folder: RunFolder, settings: Settings, progress: Progress, options: Options, kept: Kept) -> None:
+    """Make the folder of a run ready to be continued from some progress, with settings whose budget may be new."""
+    plan = settings.plan
+    check_total(folder, plan, progress.steps(plan))
+    if settings != folder.settings():
+        folder.change_settings(settings)
+    folder.keep_metrics(progress.steps(plan), plan.updates(progress.iteration))
+    if options.log is not None:
+        folder.change_options({**folder.options(), "log": kept.log})
 
 
 def fork(

@@ -24,7 +24,7 @@ from algorithms.runs.command_options import options_of_settings
 from algorithms.runs.files import parse_json, read_text
 from algorithms.runs.options import Options
 from algorithms.runs.programs import Programs, compile_points
-from algorithms.runs.progress import Progress, check_total
+from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.varied import Varied
@@ -96,15 +96,11 @@ def resume(
         programs = compile_points(points, options.cores)
         memory_need.check(programs.shapes())
         state, progress = _restore(folders, programs)
-        plan, steps = points[0].plan, progress.steps(points[0].plan)
-        for point, one in zip(points, folders.values(), strict=True):
-            check_total(one, plan, steps)
-            if total_steps is not None:
-                one.change_settings(point)
-            one.keep_metrics(steps)
-        if fresh_environments and state is not None and progress.iteration < plan.num_iterations:
-            state = programs.begin_anew(state)
         pairs = list(zip(points, folders.values(), strict=True))
+        for point, one in pairs:
+            run.go_on(one, point, progress, options, kept)
+        if fresh_environments and state is not None and progress.iteration < points[0].plan.num_iterations:
+            state = programs.begin_anew(state)
         results = run.train_points(pairs, programs, state, progress, options, kept, stops)
     return dict(zip(folders, results, strict=True))
 
@@ -138,6 +134,9 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
             f"--sweep: {settings.environment} is stepped on the host, where runs do not go side by side; start "
             "separate runs."
         )
+    if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
+        # It is stored once, with the priorities that the buffer of the first point gives to its rows.
+        raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
     if not values or not all(values.values()):
         raise ValueError("a sweep needs at least one setting, and at least one value of each.")
     for name, choices in values.items():

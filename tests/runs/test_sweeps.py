@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -200,6 +201,15 @@ def test_what_cannot_be_swept(values, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         sweeps.start(SETTINGS, values, tmp_path / "sweep", FEW)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_swept():
+    """Environments on the host do not go side by side; a data set is stored with the priorities of one point."""
+    with pytest.raises(ValueError, match="with a data set only settings of the agent"):
+        sweeps.points_of(dataclasses.replace(SETTINGS, dataset="data"), VALUES)
+    pytest.importorskip("gymnasium")
+    with pytest.raises(ValueError, match="stepped on the host"):
+        sweeps.points_of(dataclasses.replace(SETTINGS, environment="gymnasium:CartPole-v1"), VALUES)
 
 
 def test_sweeps_on_the_command_line(tmp_path):
