@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,7 @@ def _restore(folders: Mapping[str, RunFolder], programs: Programs) -> tuple[Trai
 
 
 @contextlib.contextmanager
-def _locked(folders: Iterable[RunFolder]) -> Iterator[None]:
+def _locked(folders: Iterable[RunFolder]) -> Generator[None]:
     with contextlib.ExitStack() as stack:
         for folder in folders:
             stack.enter_context(folder.lock())

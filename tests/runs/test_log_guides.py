@@ -1,4 +1,4 @@
-"""The guides on logs and on comparing do what they say: commands and code run, and print what is written below them."""
+"""The guides on logs, comparing and sweeps do what they say: commands and code run, and print what is written below them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.guides import ROOT, blocks
 MADE = {
     "logs": ["runs/logged/metrics.csv", "runs/logged/tensorboard", "runs/logged/wandb", "runs/stopped/result.json"],
     "comparing": ["compare.png", "compare.html", "again.html"],
+    "sweeps": ["sweep.png", "sweep.html", "runs/product/agent.learning_rate=0.01,sampler.alpha=0.6/result.json"],
 }
 
 
