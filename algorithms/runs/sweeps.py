@@ -128,15 +128,15 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
         >>> list(points_of(settings, {"agent.learning_rate": [1e-4, 1e-3], "gamma": [0.9]}))
         ['agent.learning_rate=0.0001,gamma=0.9', 'agent.learning_rate=0.001,gamma=0.9']
     """
+    if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
+        # It is stored once, with the priorities that the buffer of the first point gives to its rows.
+        raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
     settings = complete(settings)
     if not isinstance(build(settings).env, Environment):
         raise ValueError(
             f"--sweep: {settings.environment} is stepped on the host, where runs do not go side by side; start "
             "separate runs."
         )
-    if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
-        # It is stored once, with the priorities that the buffer of the first point gives to its rows.
-        raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
     if not values or not all(values.values()):
         raise ValueError("a sweep needs at least one setting, and at least one value of each.")
     for name, choices in values.items():

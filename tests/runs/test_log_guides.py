@@ -1,4 +1,4 @@
-"""The guides on logs, comparing and sweeps do what they say: commands and code run, and print what is written below them."""
+"""The guides on logs, comparing and sweeps do what they say: what is written below commands and code is printed."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_what_cannot_be_swept(values, message, tmp_path):
 def test_where_nothing_can_be_swept():
     """Environments on the host do not go side by side; a data set is stored with the priorities of one point."""
     with pytest.raises(ValueError, match="with a data set only settings of the agent"):
-        sweeps.points_of(dataclasses.replace(SETTINGS, dataset="data"), VALUES)
+        sweeps.points_of(dataclasses.replace(SETTINGS, dataset={"path": "data"}), VALUES)
     pytest.importorskip("gymnasium")
     with pytest.raises(ValueError, match="stepped on the host"):
         sweeps.points_of(dataclasses.replace(SETTINGS, environment="gymnasium:CartPole-v1"), VALUES)
