@@ -183,7 +183,7 @@ def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, mon
         (("--resume", "nothing", "--fresh-environments"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--fresh-environments"), "goes with --resume"),
         (("--fork", "nothing", "--out", "new"), "is no run folder"),
-        (("--fork", "existing", "--config", "file"), "give what changes as options"),
+        (("--fork", "existing", "--config", "file"), "give changes as options"),
         (("--resume", "nothing", "--total-steps", "500"), "is no run folder"),
         (("ddqn", "CartPole-v1", "--hindsight", "future"), "CartPole-v1 has no goals"),
         (("ddqn", "CartPole-v1", "--sequence-length", "0"), "sequence_length"),
