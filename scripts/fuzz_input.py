@@ -370,11 +370,11 @@ def _no_training() -> Iterator[None]:
     def stop(*_: Any, **__: Any) -> None:
         raise Reached
 
-    train, run._train = run._train, stop
+    train, run.train = run.train, stop
     try:
         yield
     finally:
-        run._train = train
+        run.train = train
 
 
 def _snapshot() -> dict[str, Any]:

@@ -40,6 +40,14 @@ class Progress(NamedTuple):
         offline = seconds if self.iteration < plan.offline_updates else 0.0
         return Progress(self.iteration + num_iterations, self.seconds + seconds, self.offline_seconds + offline)
 
+    def chunk(self, plan: Plan) -> int:
+        """Return how many iterations to run next: never across an evaluation, and about ten chunks between two."""
+        tested, next_test = plan.interval(self.iteration)
+        interval = next_test - tested
+        # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
+        part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+        return min(part, next_test - self.iteration)
+
     def summary(self, plan: Plan, num_seeds: int) -> dict[str, Any]:
         """Return what metrics and results say of it; with offline updates also how many updates there were."""
         steps = self.steps(plan)

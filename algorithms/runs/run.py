@@ -9,30 +9,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import os
-import signal
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
-import numpy as np
 
-from algorithms.environments.goals import Goal
 from algorithms.runs import logs, memory_need
 from algorithms.runs.build import complete
-from algorithms.runs.early_stop import EarlyStop
-from algorithms.runs.options import Interrupted, Kept, Options, Report
-from algorithms.runs.programs import Programs, compile_programs
+from algorithms.runs.options import Kept, Options
+from algorithms.runs.programs import compile_programs
 from algorithms.runs.progress import Progress, check_total, read_agent, read_origin
 from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.session import guarded, train
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import shapes_of_all
-from algorithms.runs.signals import StopSignals
-from algorithms.runs.watch import Watch, num_nonfinite
-from algorithms.training.loop import TrainState, phase_of
-from algorithms.training.plan import Plan
+from algorithms.training.loop import TrainState
 
 
 def start(
@@ -72,7 +64,7 @@ def start(
             begun = {**kept._asdict(), "started_from": str(origin.path.absolute())}
             run_folder.create(settings, begun, (state, Progress()._asdict()))
         with run_folder.lock(), contextlib.closing(programs):
-            return _train(settings, run_folder, programs, state, Progress(), options, kept, stops)
+            return train([(settings, run_folder)], programs, state, Progress(), options, kept, stops)[0]
 
 
 def resume(
@@ -119,7 +111,7 @@ def resume(
             begins_anew = fresh_environments or not programs.keeps_episodes
             if begins_anew and state is not None and progress.iteration < settings.plan.num_iterations:
                 state = programs.begin_anew(state)
-            return _train(settings, run_folder, programs, state, progress, options, kept, stops)
+            return train([(settings, run_folder)], programs, state, progress, options, kept, stops)[0]
 
 
 def go_on(folder: RunFolder, settings: Settings, progress: Progress, options: Options, kept: Kept) -> None:
@@ -168,7 +160,7 @@ def fork(
             forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
             run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
             with run_folder.lock():
-                return _train(settings, run_folder, programs, state, progress, options, kept, stops)
+                return train([(settings, run_folder)], programs, state, progress, options, kept, stops)[0]
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
@@ -177,21 +169,6 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
     settings = run_folder.settings()
     state, _ = run_folder.restore(shapes_of_all(_shapes(settings)))
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
-
-
-class Stops(NamedTuple):
-    """What may end a run before it has made all its steps."""
-
-    signals: StopSignals
-    early: EarlyStop
-
-
-@contextlib.contextmanager
-def guarded(options: Options) -> Generator[Stops]:
-    """Remember signals, and explain a lack of memory."""
-    early = EarlyStop(options)
-    with StopSignals(options.on_signal) as signals, memory_need.explained():
-        yield Stops(signals, early)
 
 
 def kept_options(*given: Mapping[str, Any]) -> Kept:
@@ -203,187 +180,3 @@ def kept_options(*given: Mapping[str, Any]) -> Kept:
 
 def _shapes(settings: Settings) -> TrainState:
     return compile_programs(settings).shapes()
-
-
-def _train(
-    settings: Settings,
-    folder: RunFolder,
-    programs: Programs,
-    state: TrainState | None,
-    progress: Progress,
-    options: Options,
-    kept: Kept,
-    stops: Stops,
-) -> dict[str, Any]:
-    return train_points([(settings, folder)], programs, state, progress, options, kept, stops)[0]
-
-
-class Point(NamedTuple):
-    """One of the runs side by side: the only one, or one of a sweep."""
-
-    settings: Settings
-    folder: RunFolder
-    log: Callable[[Mapping[str, Any]], None]
-
-
-def train_points(
-    points: Sequence[tuple[Settings, RunFolder]],
-    programs: Programs,
-    state: TrainState | None,  # None to begin from scratch
-    progress: Progress,
-    options: Options,
-    kept: Kept,
-    stops: Stops,
-) -> list[dict[str, Any]]:
-    """Train runs side by side, each in its folder, and return their results."""
-    with contextlib.ExitStack() as stack:
-        opened = [
-            Point(settings, folder, stack.enter_context(logs.opened(kept.log, folder.path, settings, folder.metrics())))
-            for settings, folder in points
-        ]
-        return _train_logged(opened, programs, state, progress, options, kept, stops)
-
-
-def _train_logged(
-    points: list[Point],
-    programs: Programs,
-    state: TrainState | None,
-    progress: Progress,
-    options: Options,
-    kept: Kept,
-    stops: Stops,
-) -> list[dict[str, Any]]:
-    settings, signals = points[0].settings, stops.signals
-    plan = settings.plan
-    watch = Watch(options.on_notice, settings.environment, plan.on_nan, lambda: _kept_steps(points))
-
-    def tell(phase: str, metrics: Mapping[str, Any] | None = None) -> None:
-        try:
-            options.on_chunk(_report(phase, settings, len(points), progress, metrics))
-        except BrokenPipeError:
-            signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
-
-    tell("compiling")
-    if state is None:
-        if signals.received:
-            raise Interrupted(signals.received, 0)
-        state = programs.init()
-    watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
-    saved = -math.inf  # the first save is due at once
-    is_drawn = False
-    stopped_by = None
-    while True:
-        is_done = progress.iteration >= plan.num_iterations or stopped_by is not None
-        stop = signals.received  # one that comes during the save is obeyed after the next chunk
-        if stop or is_done or time.monotonic() - saved > kept.checkpoint_seconds:
-            for point, of_point in zip(points, programs.split(state), strict=True):
-                is_finite = num_nonfinite(of_point.agent) == 0
-                point.folder.save(of_point, point.settings, progress._asdict(), is_finite)
-                if not is_finite:
-                    watch.saved_nonfinite()
-                if not is_drawn:
-                    point.folder.draw_curve()
-            is_drawn = True
-            saved = time.monotonic()
-        if stop:
-            raise Interrupted(stop, progress.steps(plan))
-        if is_done:
-            break
-        state, progress, metrics = _advance(settings, programs, state, progress, watch)
-        if metrics is not None:
-            for point, of_point in zip(points, _apart(metrics, len(points)), strict=True):
-                point.log(point.folder.append({**_summary(point.settings, progress), **of_point}))
-            is_drawn = False
-        stopped_by = stops.early.reason(metrics and {**_summary(settings, progress, len(points)), **metrics})
-        is_last = progress.iteration >= plan.num_iterations or stopped_by is not None
-        tell("testing" if is_last else "training", metrics)
-    episodes = programs.evaluate(state.agent, progress.num_tests(plan), kept.final_episodes)
-    results = []
-    for point, of_point, part in zip(points, programs.split(state), _apart(episodes, len(points)), strict=True):
-        result = _result(point.settings, progress, programs.goal, *part) | {
-            "nonfinite_numbers": num_nonfinite(of_point.agent)
-        }
-        result |= {"stopped_by": stopped_by} if progress.iteration < plan.num_iterations else {}
-        point.folder.finish(result)
-        results.append(result)
-    return results
-
-
-def _result(
-    settings: Settings, progress: Progress, goal: Goal | None, returns: np.ndarray, lengths: np.ndarray
-) -> dict[str, Any]:
-    """Return what the last evaluation says, episodes `[S, E]`."""
-    result = {
-        "algorithm": settings.algorithm,
-        "environment": settings.environment,
-        **_summary(settings, progress),
-        "mean_return": float(np.mean(returns)),
-        "return_of_seeds": np.mean(returns, axis=1).tolist(),
-        "mean_length": float(np.mean(lengths)),
-        "episodes": returns.shape[1],
-    }
-    for success in _success(goal, returns, lengths).values():
-        result |= {"mean_success": float(np.mean(success)), "success_of_seeds": success.tolist()}
-    return result
-
-
-def _apart(values: Any, num_points: int) -> Iterator[Any]:
-    """Yield the part of each point of arrays `[P * S, ...]`."""
-    for point in range(num_points):
-        yield jax.tree.map(lambda value: np.split(value, num_points)[point], values)  # noqa: B023
-
-
-def _kept_steps(points: list[Point]) -> int | None:
-    iterations = [point.folder.finite_iteration() for point in points]
-    known = [iteration for iteration in iterations if iteration is not None]
-    return Progress(min(known)).steps(points[0].settings.plan) if len(known) == len(points) else None
-
-
-def _advance(
-    settings: Settings, programs: Programs, state: TrainState, progress: Progress, watch: Watch
-) -> tuple[TrainState, Progress, dict[str, np.ndarray] | None]:
-    """Run one chunk, and the evaluation behind it if one is due."""
-    plan = settings.plan
-    chunk = _chunk(plan, progress.iteration)
-    compiled = programs.run(chunk, phase_of(plan, progress.iteration))
-    begun = time.monotonic()
-    state = jax.block_until_ready(compiled(state))
-    progress, metrics = progress.after(plan, chunk, time.monotonic() - begun), None
-    is_test = progress.iteration == plan.interval(progress.iteration - 1)[1]
-    watch.look(state.sums, is_read=is_test)
-    if is_test:
-        state, means = programs.read_metrics(state)
-        number = progress.num_tests(plan) - 1
-        returns, lengths = programs.evaluate(state.agent, number, plan.num_test_episodes)
-        metrics = {name: np.asarray(mean) for name, mean in means.items() if name != "steps"}
-        metrics |= {**_success(programs.goal, returns, lengths), "returns": returns}
-    return state, progress, metrics
-
-
-def _success(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """Return in which part of the episodes `[S, E]` of each seed the goal was reached, if there are goals."""
-    return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
-
-
-def _chunk(plan: Plan, iteration: int) -> int:
-    """Return how many iterations to run now: never across an evaluation, and about ten chunks between two of them."""
-    tested, next_test = plan.interval(iteration)
-    interval = next_test - tested
-    # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
-    part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
-    return min(part, next_test - iteration)
-
-
-def _summary(settings: Settings, progress: Progress, num_points: int = 1) -> dict[str, Any]:
-    return progress.summary(settings.plan, num_points * settings.num_seeds)
-
-
-def _report(
-    phase: str, settings: Settings, num_points: int, progress: Progress, metrics: Mapping[str, Any] | None
-) -> Report:
-    plan = settings.plan
-    if 0 < plan.offline_updates >= progress.iteration:
-        speed = num_points * settings.num_seeds * progress.iteration / max(progress.offline_seconds, 1e-9)
-        return Report(phase, progress.iteration, plan.offline_updates, speed, metrics, "offline updates")
-    speed = _summary(settings, progress, num_points)["steps_per_second"]
-    return Report(phase, progress.steps(plan), plan.total_steps, speed, metrics)

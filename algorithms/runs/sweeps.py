@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from algorithms.environments import Environment
-from algorithms.runs import memory_need, run
+from algorithms.runs import memory_need, run, session
 from algorithms.runs.build import build, complete
 from algorithms.runs.command_options import options_of_settings
 from algorithms.runs.files import parse_json, read_text
@@ -60,7 +60,7 @@ def start(
     """
     kept = _kept(options)
     RunFolder(folder).require_new()
-    with run.guarded(options) as stops:
+    with session.guarded(options) as stops:
         points = points_of(settings, values)
         programs = compile_points(list(points.values()), options.cores)
         memory_need.check(programs.shapes())
@@ -68,7 +68,7 @@ def start(
         folders = runs_of(folder)
         with _locked(folders.values()):
             pairs = [(points[name], folders[name]) for name in points]
-            results = run.train_points(pairs, programs, None, Progress(), options, kept, stops)
+            results = session.train(pairs, programs, None, Progress(), options, kept, stops)
     return dict(zip(points, results, strict=True))
 
 
@@ -84,7 +84,7 @@ def resume(
         ValueError: also when a run was continued by itself, so that they have no step in common.
     """
     folders = runs_of(folder)
-    with _locked(folders.values()), run.guarded(options) as stops:
+    with _locked(folders.values()), session.guarded(options) as stops:
         points = [one.settings() for one in folders.values()]
         kept = _kept(options, next(iter(folders.values())).options())
         if total_steps is not None:
@@ -101,7 +101,7 @@ def resume(
             run.go_on(one, point, progress, options, kept)
         if fresh_environments and state is not None and progress.iteration < points[0].plan.num_iterations:
             state = programs.begin_anew(state)
-        results = run.train_points(pairs, programs, state, progress, options, kept, stops)
+        results = session.train(pairs, programs, state, progress, options, kept, stops)
     return dict(zip(folders, results, strict=True))
 
 

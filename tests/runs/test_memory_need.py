@@ -52,7 +52,7 @@ def test_an_allocation_that_fails_is_one_line(error, tmp_path, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(run, "_train", fail)
+    monkeypatch.setattr(run, "train", fail)
     with pytest.raises(ValueError, match=r"not enough memory for the run.*; use a smaller --capacity") as refused:
         run.start(SETTINGS, tmp_path / "run")
     assert len(str(refused.value).splitlines()) == 1

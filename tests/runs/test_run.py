@@ -17,6 +17,7 @@ import pytest
 from algorithms import Plan
 from algorithms.runs import plotting, presets, run
 from algorithms.runs.build import build, complete
+from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from jaxrl_buffers import checkpoint
@@ -345,7 +346,7 @@ def test_chunks_never_cross_an_evaluation():
         plan = dataclasses.replace(PLAN, num_envs=1, total_steps=total - total % 4, test_every=every)
         iteration, tests = 0, []
         while iteration < plan.num_iterations:
-            iteration += run._chunk(plan, iteration)
+            iteration += Progress(iteration).chunk(plan)
             if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
                 tests.append(iteration)
         assert iteration == plan.num_iterations

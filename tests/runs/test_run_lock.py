@@ -59,7 +59,7 @@ def test_a_run_is_locked_while_it_trains(tmp_path, monkeypatch):
             run.resume(folder.path)
         return {}
 
-    monkeypatch.setattr(run, "_train", train)
+    monkeypatch.setattr(run, "train", train)
     assert run.start(presets.preset("ddqn", "CartPole-v1"), tmp_path / "run") == {}
     assert run.resume(tmp_path / "run") == {}
 

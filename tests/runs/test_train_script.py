@@ -211,7 +211,7 @@ def test_bad_input_is_one_clear_line(main, capsys, tmp_path, monkeypatch, argume
 
 def test_defaults_follow_the_number_of_environments(main, tmp_path, monkeypatch):
     found = []
-    monkeypatch.setattr(run, "_train", lambda settings, *_: found.append(settings.plan) or sys.exit())
+    monkeypatch.setattr(run, "train", lambda runs, *_: found.append(runs[0][0].plan) or sys.exit())
     for options in ((), ("--total_steps=48_000",)):
         folder = tmp_path / f"run{len(found)}"
         with pytest.raises(SystemExit):
@@ -243,7 +243,7 @@ def begun(tmp_path):
 
 def test_options_that_a_resumed_run_keeps(main, begun, monkeypatch):
     found = []
-    monkeypatch.setattr(run, "_train", lambda *arguments: found.append(arguments[-2]) or sys.exit())
+    monkeypatch.setattr(run, "train", lambda *arguments: found.append(arguments[-2]) or sys.exit())
     for options in ((), ("--final-episodes", "3", "--checkpoint-seconds", "9")):
         with pytest.raises(SystemExit):
             main(["--resume", str(begun.path), *options])
