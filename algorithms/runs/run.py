@@ -17,6 +17,7 @@ import jax
 
 from algorithms.runs import logs, memory_need
 from algorithms.runs.build import complete
+from algorithms.runs.options import Interrupted as Interrupted
 from algorithms.runs.options import Kept, Options
 from algorithms.runs.programs import compile_programs
 from algorithms.runs.progress import Progress, check_total, read_agent, read_origin

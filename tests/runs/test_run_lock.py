@@ -54,10 +54,11 @@ def test_a_lock_ends_with_its_process(folder):
 
 
 def test_a_run_is_locked_while_it_trains(tmp_path, monkeypatch):
-    def train(settings, folder, *_):
+    def train(runs, *_):
+        [(_, folder)] = runs
         with pytest.raises(ValueError, match="in use by another process"):
             run.resume(folder.path)
-        return {}
+        return [{}]
 
     monkeypatch.setattr(run, "train", train)
     assert run.start(presets.preset("ddqn", "CartPole-v1"), tmp_path / "run") == {}

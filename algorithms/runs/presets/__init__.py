@@ -7,7 +7,7 @@ without a file of its own gets the nearest `untuned.yaml`: of `ALGORITHM/gymnasi
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from algorithms.runs.settings import Settings
@@ -30,9 +30,10 @@ def preset(algorithm: str, environment: str) -> Settings:
 
 def read(algorithm: str, environment: str) -> dict[str, Any]:
     """Return a preset as a dict. The numbers of its plan are suggestions: they change where others need it."""
-    place = PurePosixPath(environment.replace(":", "/"))
-    untuned = [above / "untuned" for above in place.parents]
-    names = [f"{algorithm}/{place}", *(name for each in untuned for name in (f"{algorithm}/{each}", f"{each}"))]
+    parts = environment.replace(":", "/").split("/")
+    folders = ["/".join([*parts[:depth], "untuned"]) for depth in reversed(range(len(parts)))]
+    untuned = [name for folder in folders for name in (f"{algorithm}/{folder}", folder)]
+    names = ["/".join([algorithm, *parts]), *untuned]
     known = {path.relative_to(FOLDER).as_posix().removesuffix(".yaml"): path for path in FOLDER.rglob("*.yaml")}
     path = next(known[name] for name in names if name in known)
     values = yaml_text.parse(path.read_text("utf-8"))
