@@ -12,7 +12,7 @@ from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import NATURE, Torso
 from algorithms.runs.host_evaluation import evaluate_on_host
-from algorithms.runs.host_loop import train_on_host
+from algorithms.runs.host_training import train_on_host
 from algorithms.runs.policy import Policy, load_policy
 from algorithms.training.collection import collect
 from algorithms.training.evaluation import evaluate

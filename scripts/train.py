@@ -34,7 +34,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from algorithms.runs import command_line, compilation_cache, run, summary
-from algorithms.runs.command_line import Command
+from algorithms.runs.command import Command
 from algorithms.runs.command_options import help_text
 from algorithms.runs.progress_bar import ProgressBar
 from algorithms.runs.watch import NotFinite

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from algorithms.runs import old_settings, presets, run, settings_file, sweeps
+from algorithms.runs import old_settings, presets, settings_file
+from algorithms.runs.command import Command, run_folders
 from algorithms.runs.command_options import (
     ENV,
     OF_RESUME,
@@ -34,56 +34,6 @@ from jaxrl_buffers import _yaml as yaml_text
 from jaxrl_buffers._checks import shown
 
 NAMES = ("algorithm", "environment")
-
-
-class Command(NamedTuple):
-    """What a command line asks for."""
-
-    settings: Settings
-    out: Path | None = None
-    resume: Path | None = None
-    fork: Path | None = None
-    start_from: Path | None = None
-    fresh_environments: bool = False
-    checkpoint_seconds: float | None = None
-    final_episodes: int | None = None
-    log: list[str] | None = None
-    max_time: float | None = None
-    stop_at_return: float | None = None
-    cores: int | None = None
-    sweep: dict[str, list[Any]] | None = None  # values by the names of settings
-    total_steps: int | None = None  # a new budget of a run that is resumed
-    explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run, or of the sweep."""
-        settings = self.settings
-        environment = re.sub(r"[^\w.-]", "_", settings.environment)  # of one's own, and of Atari, it has : and /
-        kind = "sweep" if self.sweep else f"seed{settings.seed}"
-        return self.resume or self.out or Path("runs") / f"{settings.algorithm}_{environment}_{kind}"
-
-    @property
-    def is_sweep(self) -> bool:
-        """Whether there are several runs side by side."""
-        return self.sweep is not None or (self.resume is not None and sweeps.is_sweep(self.resume))
-
-    @property
-    def run_folders(self) -> list[RunFolder]:
-        """The folders of all runs, once they exist."""
-        return _run_folders(self.folder)
-
-    def train(self, options: run.Options) -> sweeps.Results:
-        """Start, resume or fork the run, or the runs of a sweep; return results by point, `""` for a run alone."""
-        if self.sweep is not None:
-            return sweeps.start(self.settings, self.sweep, self.folder, options)
-        if self.resume is not None:
-            resume = sweeps.resume if self.is_sweep else run.resume
-            result = resume(self.resume, options, self.fresh_environments, self.total_steps)
-            return result if self.is_sweep else {"": result}
-        if self.fork is not None:
-            return {"": run.fork(self.fork, self.settings, self.folder, options)}
-        return {"": run.start(self.settings, self.folder, options, self.start_from)}
 
 
 def parse(arguments: list[str]) -> Command:
@@ -294,11 +244,7 @@ def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:
             "config.json."
         )
     values = {name: known[name].read(words) for name, words in given.items()}
-    return Command(_run_folders(values["resume"])[0].settings(), **values)
-
-
-def _run_folders(folder: Path) -> list[RunFolder]:
-    return [*sweeps.runs_of(folder).values()] if sweeps.is_sweep(folder) else [RunFolder(folder)]
+    return Command(run_folders(values["resume"])[0].settings(), **values)
 
 
 def _flag(option: str) -> str:

@@ -29,65 +29,9 @@ from algorithms.training.loop import Buffer, TrainState
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers._checks import require_integer
-from jaxrl_buffers._random.hashing import fold_in, is_typed, split
+from jaxrl_buffers._random.hashing import is_typed
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
-
-
-def train_on_host(
-    key: jax.Array,
-    agent: Agent,
-    buffer: Buffer,
-    env: HostEnvironment,
-    plan: Plan,
-    buffer_state: PyTree = None,
-    state: TrainState | None = None,
-    lock_step: bool = False,
-    agent_state: PyTree = None,
-    actors: int = 1,
-) -> tuple[TrainState, Metrics]:
-    """Train as `train` does, in environments that are stepped on the host; consumes `key`.
-
-    Args:
-        key: a PRNG key.
-        agent: the algorithm.
-        buffer: what is learned from.
-        env: such as `environments.make("gymnasium:HalfCheetah-v5")`.
-        plan: how much is collected, learned and tested.
-        buffer_state: what is stored already, such as offline data; it is used up.
-        state: where an earlier call ended, to go on with its agent, buffer and counters; it is used up. Environments
-            begin anew, and stored episodes that were under way count as cut off there.
-        lock_step: collect and learn one after the other, in the place of both at once.
-        agent_state: what was learned already, to go on with a new buffer and new counters of steps; see `train`.
-        actors: threads that step the environments, each an equal share of them.
-
-    Returns:
-        The last state, whose `collector` is (), and metrics `[E, ...]` as those of `train`, with `policy_lag`: how many
-        updates there were, on average, between the policy that acted and the one that learned from it.
-
-    Example:
-        >>> import jaxrl_buffers as jb
-        >>> from algorithms import DDQN, environments
-        >>> env = environments.make("gymnasium:CartPole-v1")
-        >>> plan = Plan(total_steps=300, start_steps=100, update_every=50, num_updates=1, test_every=100)
-        >>> state, metrics = train_on_host(jax.random.key(0), DDQN(env.action_space), jb.uniform(1_000), env, plan)
-        >>> metrics["returns"].shape
-        (2, 5)
-    """
-    key_train, key_test = split(key)
-    with HostLoop(agent, buffer, env, plan, lock_step, actors) as host:
-        state = host.init(key_train, buffer_state, agent_state) if state is None else host.begin_anew(state)
-        history = []
-        while (done := int(state.iteration)) < plan.num_iterations:
-            _, next_test = plan.interval(done)
-            state = host.run(state, next_test - done)
-            state, metrics = host.read_metrics(state)
-            key_now = fold_in(key_test, plan.num_tests(next_test) - 1)
-            returns, _ = host.evaluate(state.agent, key_now, plan.num_test_episodes)
-            history.append({**metrics, "returns": returns})
-    if not history:
-        raise ValueError(f"the state has made all {plan.total_steps} steps of the plan; raise its `total_steps`.")
-    return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *history)
 
 
 class HostLoop:

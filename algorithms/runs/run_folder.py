@@ -26,24 +26,19 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import jax
-import numpy as np
 
 from algorithms.runs import lock as run_lock
 from algorithms.runs import old_settings, own_environment, plotting
 from algorithms.runs.build import build
-from algorithms.runs.files import parse_json, read_bytes, read_text
-from algorithms.runs.settings import Settings, require_keys
+from algorithms.runs.files import parse_json, read_text
+from algorithms.runs.metrics_file import MetricsFile, are_numbers, plain
+from algorithms.runs.settings import Settings, differing, require_keys
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers import checkpoint
-from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree
-
-MAX_METRICS = 2**30  # bytes
 
 
 class RunFolder:
@@ -135,9 +130,7 @@ class RunFolder:
 
         A state whose agent is not finite goes elsewhere, so that the last one that was finite stays.
         """
-        if self._metrics.exists():  # what was written until now is not written again by a run that goes on from here
-            durable.sync(self._metrics)
-            durable.sync(self.path)
+        self._metrics.sync()  # what was written until now is not written again by a run that goes on from here
         where = self._checkpoint if is_finite else self._nonfinite_checkpoint
         checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
         if not self._saved.exists():
@@ -199,37 +192,19 @@ class RunFolder:
 
     def append(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Add a line of metrics, and return it as it will be read; numbers that are not finite become null."""
-        line = _plain(metrics)
-        durable.append_text(self._metrics, json.dumps(line) + "\n")
-        return line
+        return self._metrics.append(metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""
-        return [line for _, line in self._metric_lines()]
+        return self._metrics.lines()
 
     def keep_metrics(self, steps: int, updates: float = math.inf) -> None:
         """Drop lines that a killed run wrote after its last checkpoint, made after so many steps and updates."""
-        if not self._metrics.exists():
-            return
-        lines = self._metric_lines()
-        kept = b"".join(text for text, line in lines if line["steps"] <= steps and line.get("updates", 0) <= updates)
-        if kept != self._metrics.read_bytes():
-            durable.write_text(self._metrics, kept.decode())
-
-    def _metric_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """Return the lines of metrics, each as it is written and as it is read."""
-        texts = read_bytes(self._metrics, MAX_METRICS).splitlines(keepends=True) if self._metrics.exists() else []
-        lines: list[tuple[bytes, dict[str, Any]]] = []
-        try:
-            for text, line in _readable(texts):
-                lines.append((text, _checked(line, lines[0][1] if lines else None)))
-        except ValueError as error:
-            raise ValueError(f"{self._metrics} does not hold the metrics of a run: {error}") from None
-        return lines
+        self._metrics.keep(steps, updates)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result."""
-        durable.write_text(self._result, json.dumps(_plain(result), indent=2) + "\n")
+        durable.write_text(self._result, json.dumps(plain(result), indent=2) + "\n")
 
     def result(self) -> dict[str, Any] | None:
         """Return the result; None before there is one."""
@@ -239,7 +214,7 @@ class RunFolder:
             result = dict(require_keys("result", parse_json(read_text(self._result))))
             if type(result.get("steps")) is not int or type(result.get("episodes")) is not int:
                 raise ValueError("it has no steps or no episodes")
-            if not _are_numbers(result.get("return_of_seeds")):
+            if not are_numbers(result.get("return_of_seeds")):
                 raise ValueError("it has no returns of seeds")
         except ValueError as error:
             raise ValueError(f"{self._result} does not hold the result of a run: {error}.") from None
@@ -270,7 +245,7 @@ class RunFolder:
         """Return the names of settings that are other ones in this run."""
         if not isinstance(settings, Settings):  # of any version: what it does not know has its default
             settings = Settings.from_dict(old_settings.current(settings))
-        return _differing(*(json.loads(json.dumps(one.to_dict())) for one in (settings, self.settings())))
+        return differing(*(json.loads(json.dumps(one.to_dict())) for one in (settings, self.settings())))
 
     def _check_same(self, metadata: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
@@ -304,8 +279,8 @@ class RunFolder:
         return self.path / "checkpoint_nonfinite"
 
     @property
-    def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+    def _metrics(self) -> MetricsFile:
+        return MetricsFile(self.path / "metrics.jsonl")
 
     @property
     def _saved(self) -> Path:
@@ -316,65 +291,9 @@ class RunFolder:
         return self.path / "result.json"
 
 
-def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
-    """Return lines as they are written and as JSON, but for what a killed run or a power cut left at the end."""
-    while texts and _is_cut(texts[-1]):
-        texts = texts[:-1]
-    for text in texts:
-        yield text, parse_json(text.decode())
-
-
-def _is_cut(text: bytes) -> bool:
-    """Tell whether this may be what is left of a line: its beginning, or zeros in the place of some of it."""
-    is_begin = text.startswith(b"{") and not text.endswith(b"\n")
-    return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
-
-
-def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
-    steps, returns = require_keys("line", line).get("steps"), line.get("returns")
-    is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(_are_numbers, returns))
-    if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
-        raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
-    return line
-
-
-def _are_numbers(values: Any) -> bool:
-    """Whether these are numbers, or null in the place of what is not finite, and at least one."""
-    kinds = {type(value) for value in values} if isinstance(values, list) else {str}
-    return bool(kinds) and kinds <= {int, float, type(None)}
-
-
 def _is_saved(path: Path) -> bool:
     return any(path.glob("step_*"))
 
 
 def _iteration(path: Path) -> int:
     return checkpoint.read_metadata(path)["metadata"]["iteration"]
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the dotted names of settings that differ; of components with different names, only that of the setting."""
-    names = []
-    for name in {**one, **other}:
-        here, there = one.get(name), other.get(name)
-        if here == there:
-            continue
-        if isinstance(here, Mapping) and isinstance(there, Mapping) and here.get("name") == there.get("name"):
-            names += [f"{name}.{inner}" for inner in _differing(here, there)]
-        else:
-            names.append(name)
-    return names
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can express."""
-    if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, (np.ndarray, jax.Array)):
-        value = np.asarray(value).tolist()
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

@@ -217,6 +217,20 @@ def _merged_samplers(below: Any, above: Any) -> Any:
     return both | ({"base": _merged_samplers(below.get("base"), above["base"])} if "base" in above else {})
 
 
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the dotted names of settings that differ; of components with different names, only that of the setting."""
+    names = []
+    for name in {**one, **other}:
+        here, there = one.get(name), other.get(name)
+        if here == there:
+            continue
+        if isinstance(here, Mapping) and isinstance(there, Mapping) and here.get("name") == there.get("name"):
+            names += [f"{name}.{inner}" for inner in differing(here, there)]
+        else:
+            names.append(name)
+    return names
+
+
 def check_options(where: str, values: Any, component: Any, keys: Collection[str]) -> dict[str, Any]:
     """Return options as the parameters of a component ask for them; refuse what is unknown or of another type."""
     given = require_keys(where, {} if values is None else values)

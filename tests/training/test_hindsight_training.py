@@ -12,8 +12,9 @@ import pytest
 import jaxrl_buffers as jb
 from algorithms import Plan
 from algorithms.runs import run
-from algorithms.runs.build import CHOICES, build
+from algorithms.runs.build import build
 from algorithms.runs.settings import Settings
+from algorithms.runs.settings_checks import CHOICES
 from algorithms.training import loop
 
 PLAN = Plan(

@@ -1,0 +1,108 @@
+"""The metrics of a run: a file with one line of JSON for each evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from algorithms.runs.files import parse_json, read_bytes
+from algorithms.runs.settings import require_keys
+from jaxrl_buffers import _durable as durable
+from jaxrl_buffers._checks import shown
+
+MAX_BYTES = 2**30
+
+
+class MetricsFile:
+    """Reads and writes the metrics of one run; without a file there are none yet.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def append(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a line, and return it as it will be read; numbers that are not finite become null."""
+        line = plain(metrics)
+        durable.append_text(self._path, json.dumps(line) + "\n")
+        return line
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return all lines, but for those at the end that a killed run or a power cut left unreadable."""
+        return [line for _, line in self._read()]
+
+    def keep(self, steps: int, updates: float) -> None:
+        """Drop lines of evaluations after so many steps and updates."""
+        if not self._path.exists():
+            return
+        lines = self._read()
+        kept = b"".join(text for text, line in lines if line["steps"] <= steps and line.get("updates", 0) <= updates)
+        if kept != self._path.read_bytes():
+            durable.write_text(self._path, kept.decode())
+
+    def sync(self) -> None:
+        """Have all lines on the disk, where a power cut leaves them alone."""
+        if self._path.exists():
+            durable.sync(self._path)
+            durable.sync(self._path.parent)
+
+    def _read(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Return the lines, each as it is written and as it is read."""
+        texts = read_bytes(self._path, MAX_BYTES).splitlines(keepends=True) if self._path.exists() else []
+        lines: list[tuple[bytes, dict[str, Any]]] = []
+        try:
+            for text, line in _readable(texts):
+                lines.append((text, _checked(line, lines[0][1] if lines else None)))
+        except ValueError as error:
+            raise ValueError(f"{self._path} does not hold the metrics of a run: {error}") from None
+        return lines
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can express."""
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = np.asarray(value).tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
+    """Return lines as they are written and as JSON, but for what a killed run or a power cut left at the end."""
+    while texts and _is_cut(texts[-1]):
+        texts = texts[:-1]
+    for text in texts:
+        yield text, parse_json(text.decode())
+
+
+def _is_cut(text: bytes) -> bool:
+    """Tell whether this may be what is left of a line: its beginning, or zeros in the place of some of it."""
+    is_begin = text.startswith(b"{") and not text.endswith(b"\n")
+    return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
+
+
+def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
+    steps, returns = require_keys("line", line).get("steps"), line.get("returns")
+    is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(are_numbers, returns))
+    if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
+        raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
+    return line
+
+
+def are_numbers(values: Any) -> bool:
+    """Whether these are numbers, or null in the place of what is not finite, and at least one."""
+    kinds = {type(value) for value in values} if isinstance(values, list) else {str}
+    return bool(kinds) and kinds <= {int, float, type(None)}
