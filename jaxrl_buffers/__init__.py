@@ -1,11 +1,11 @@
 """Replay buffers for JAX: immutable pytree states, pure `add`, `sample` and `update_priorities`.
 
-A buffer is a product, storage x sampler x view:
+A buffer is put together from a storage, a sampler and a view:
 
 >>> import jaxrl_buffers as jb
 >>> buffer = jb.ReplayBuffer(sampler=jb.Prioritized(alpha=0.6, beta=0.4), view=jb.NStep(n=3, gamma=0.99), length=1_000)
 
-The layers, each built on those below it. What begins with an underscore is internal.
+These are its layers. Each one is built on the layers below it. Names that begin with an underscore are internal.
 
     recipes                                    buffers by name: `uniform`, `prioritized`, `hindsight` ...
     mixture, iteration, rollouts, advantages   several buffers as one; epochs; on-policy data
@@ -129,7 +129,7 @@ __all__ = [
     "with_parameters",
 ]
 
-# What needs more than jax and numpy is imported when it is first asked for.
+# These modules need more than jax and numpy, so they are imported when they are first used.
 _MODULES = ("checkpoint", "config", "datasets")
 _FUNCTIONS = {"from_config": "config", "from_yaml": "config", "to_config": "config"}
 

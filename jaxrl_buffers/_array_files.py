@@ -18,7 +18,7 @@ FLAG_ROWS = 2**16  # how many rows are compared at once
 
 @runtime_checkable
 class Sliceable(Protocol):
-    """An array of NumPy, or one in a file, of which parts can be read."""
+    """A NumPy array, or an array in a file, whose parts can be read by slices."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class ArraySource(NamedTuple):
     """A data set whose arrays fit together."""
 
     arrays: dict[str, Any]  # leaves [M, ...] that are `Sliceable`
-    extras: PyTree  # likewise
+    extras: PyTree  # leaves [M, ...] that are `Sliceable`
     terminated: np.ndarray  # bool[M]
     truncated: np.ndarray  # bool[M]
     is_kept: np.ndarray  # bool[M]: the successor is known, or not needed
@@ -90,7 +90,7 @@ class ArraySource(NamedTuple):
             yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
-        """Return observations and their successors. A row whose successor is not needed gets its own observation."""
+        """Return observations and successors. If a row needs no successor, its own observation is returned as such."""
         if "next_observations" in self.arrays:
             return _read((self.arrays["observations"], self.arrays["next_observations"]), begin, end)
         obs = _read(self.arrays["observations"], begin, min(end + 1, len(self.is_kept)))
@@ -101,7 +101,7 @@ class ArraySource(NamedTuple):
 
 
 def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
-    """Return in which rows `[M]` the two are equal in every leaf; NaN equals NaN."""
+    """Return `bool[M]`: the rows in which `next_obs` and `obs` are equal in every leaf. NaN equals NaN."""
 
     def equal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return ((one == other) | ((one != one) & (other != other))).reshape(len(one), -1).all(axis=1)
@@ -110,9 +110,9 @@ def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
 
 
 def blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
-    """Yield rows that come in pieces of any length in blocks of `num_rows`, the last one shorter, cast as `row`.
+    """Join pieces of any length, and yield their rows in blocks of `num_rows`, cast to the dtypes of `row`.
 
-    Every block is a new array, because JAX may go on reading one that it was given.
+    The last block may be shorter. Every block is a new array, because JAX may still read the blocks before it.
     """
     block, filled = None, 0
     for piece in pieces:
@@ -137,7 +137,7 @@ def copy(target: PyTree, place: slice, source: PyTree) -> None:
 
 
 def _nested(value: Any) -> Any:
-    """Return groups of an HDF5 file and other mappings as dicts, and values that cannot be sliced as arrays."""
+    """Turn groups of an HDF5 file and other mappings into dicts, and values that cannot be sliced into arrays."""
     if isinstance(value, Mapping):
         return {name: _nested(part) for name, part in value.items()}
     if isinstance(value, tuple):

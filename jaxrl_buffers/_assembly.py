@@ -28,7 +28,7 @@ def assembled(
 
 
 def _is_whole(reader: Reader, slots: jax.Array, span: int) -> jax.Array:
-    """Return which starts can be read whole. A batch without a mask can say it by its weights only."""
+    """Return `bool[B]`: whether all rows of each sample can be read. Without a mask, only the weights can show this."""
     if reader.complete is None:
         return jnp.ones(slots.shape, bool)
     row, env = reader.locate(slots)

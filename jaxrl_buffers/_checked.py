@@ -1,4 +1,4 @@
-"""Checks of misuse at run time, which are made only if they are asked for."""
+"""Checks of misuse at run time. They are made only inside the context `checked()`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def checked() -> Generator[None]:
 
 
 def check(condition: Callable[[], jax.Array], message: str) -> None:
-    """Check that `condition()` is true inside of `checked()`; elsewhere it is not even computed."""
+    """Inside of `checked()`, check that `condition()` is true. Elsewhere `condition` is not called."""
     if _asked_for.value:
         checkify.check(condition(), message)

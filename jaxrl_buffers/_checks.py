@@ -46,7 +46,7 @@ def is_number(value: Any) -> bool:
 
 
 def require_positive(owner: Any, name: str) -> None:
-    """Refuse a hyper-parameter of a component that is not above zero."""
+    """Refuse a component whose hyper-parameter `name` is not above zero."""
     value = getattr(owner, name)
     require_number(owner, name, value, 0)
     if _is_known(value) and not np.all(value >= float(FLOAT32.tiny)):
@@ -162,7 +162,7 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
 
 
 def check_length(owner: str, length: int, view: View, lookback: int) -> None:
-    """Refuse a ring in which there would be no room for a sample, or at times no start of one."""
+    """Refuse a ring that is too short for one sample, or that would at times hold no start of a sample."""
     span = view.span + lookback - view.lookback
     if span > length:
         raise ValueError(
@@ -184,7 +184,7 @@ def check_length(owner: str, length: int, view: View, lookback: int) -> None:
 
 
 def _multiple(number: int, of: int) -> int:
-    """Return the least multiple that is not below a number."""
+    """Return the least multiple of `of` that is at least `number`."""
     return -(-number // of) * of
 
 
@@ -212,7 +212,7 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
 
 
 def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) -> None:
-    """Refuse an argument of another shape than those listed."""
+    """Refuse an argument whose shape is not one of `shapes`."""
     if np.shape(value) not in shapes:
         options = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{caller}() got `{name}` of shape {np.shape(value)}; {options} is needed.")

@@ -19,13 +19,13 @@ from flax import linen
 from jaxrl_buffers import _renamed as renamed
 from jaxrl_buffers._checks import shown
 
-COMPONENTS: dict[str, Callable[..., Any]] = {}  # by the names that a config may give
+COMPONENTS: dict[str, Callable[..., Any]] = {}  # the keys are the names that a config may use
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 # Some YAML readers take 1e-6, which has no point, for a string.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d[\d_]*([eE][-+]?\d+)?")
 MOST_DIGITS = 100  # longer strings are not tried as numbers: matching them takes very long
-MOST_PROBLEMS = 5  # of one config that are reported
+MOST_PROBLEMS = 5  # how many problems of one config are reported
 
 Path = tuple[str | int, ...]  # the keys that lead to a value
 
@@ -42,7 +42,7 @@ class Schema(NamedTuple):
     """What the `config` of a component may hold."""
 
     model: type[pydantic.BaseModel]
-    expected: dict[str, str]  # in words, by key
+    expected: dict[str, str]  # for each key, what is expected, in words
 
 
 def build(kind: Any, config: Any) -> Any:
@@ -129,7 +129,7 @@ def schema_of(factory: Callable[..., Any], keys: tuple[str, ...] | None = None) 
 
 
 def _validated(hint: Any) -> Any:
-    """Return the type by which pydantic checks a value for an annotation."""
+    """Return the type with which pydantic checks values for an annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is float:
         return Annotated[float, pydantic.BeforeValidator(_number), pydantic.Strict()]
@@ -139,7 +139,7 @@ def _validated(hint: Any) -> Any:
         return hint
     if origin in (typing.Union, types.UnionType):
         options = [one for one in arguments if one not in (jax.Array, np.ndarray, type(None))]
-        # The name of a function is tried before any string, which would also match it.
+        # Names of functions are tried first, because an option that accepts any string would match them too.
         options.sort(key=lambda one: typing.get_origin(one) is not Callable)
         if all(inspect.isclass(one) and one not in (int, float, bool, str) for one in options):
             either: Any = _component(functools.reduce(operator.or_, options))
@@ -159,7 +159,7 @@ def _validated(hint: Any) -> Any:
 
 
 def _component(kind: Any) -> Any:
-    """Return the type by which pydantic builds a component of a class, or of one of several."""
+    """Return the type with which pydantic builds a component of one class, or of one of several classes."""
     return Annotated[Any, pydantic.PlainValidator(functools.partial(build, kind))]
 
 

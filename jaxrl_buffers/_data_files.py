@@ -17,7 +17,7 @@ from jaxrl_buffers._checks import one_line
 from jaxrl_buffers.types import PyTree
 
 OF_ARRAYS = (".npz", ".hdf5", ".h5")
-BLOCK_BYTES = 2**24  # that are read at once to compare files
+BLOCK_BYTES = 2**24  # how much of a file is read at once to compute its hash
 
 
 def is_of_arrays(path: str | os.PathLike[str]) -> bool:
@@ -27,7 +27,7 @@ def is_of_arrays(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Generator[Mapping[str, Any]]:
-    """Open a file of arrays; say which file cannot be read, whatever NumPy and HDF5 raise."""
+    """Open a file of arrays. If NumPy or HDF5 cannot read it, the error names the file."""
     if not Path(path).is_file():
         raise ValueError(f"there is no data set {str(path)!r}; correct the path, or make it.")
     try:
@@ -62,12 +62,12 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def fitted(row: Any, like: Any, caller: str) -> Any:
-    """Return the row of a data set with the dtypes of another one; refuse one of another form.
+    """Return the row of a data set with the dtypes of `like`; refuse a row of another structure or other shapes.
 
     Args:
-        row: shapes and dtypes of what is in the data set.
-        like: those that are needed; its `extras` do not matter.
-        caller: the function that was asked for it.
+        row: the shapes and dtypes of one row of the data set.
+        like: the shapes and dtypes that are needed; its `extras` are ignored.
+        caller: the name of the public function, which errors show.
     """
     for field in ("obs", "action", "reward", "next_obs"):
         _check_like(getattr(row, field), getattr(like, field), f"{caller}() got a data set with `{field}`")

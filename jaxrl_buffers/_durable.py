@@ -80,7 +80,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text to the end of a file, which is made if it does not exist. Only `sync` brings it to the disk for sure."""
+    """Add text to the end of a file, which is made if it does not exist. Only after `sync` is it surely on the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
     try:
         NewFile(descriptor).write(text.encode())
@@ -89,7 +89,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and all that is in it; what cannot be removed stays."""
+    """Remove a folder and everything in it; files that cannot be removed stay."""
     for parent, folders, files in os.walk(path, topdown=False):
         for name in files:
             with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def imported(caller: str) -> Any:
-    """Return the module `minari`, or say how to get it."""
+    """Return the module `minari`, or raise an error that says how to install it."""
     try:
         importlib.import_module("h5py")  # Minari imports it only once a file is read
         importlib.import_module("minari.dataset.minari_storage")
@@ -94,7 +94,7 @@ def _transitions_of(episode: Any, infos: Sequence[str]) -> Transition:
 
 @contextlib.contextmanager
 def _clear_errors(source: Any) -> Generator[None]:
-    """Say which data set cannot be read, whatever Minari and HDF5 raise."""
+    """Turn errors of Minari and HDF5 into an error that names the data set."""
     try:
         yield
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def _has_version(name: str) -> bool:
 
 
 def _described(arrays: dict[str, Any], env: Any, spaces: dict[str, Any]) -> dict[str, Any]:
-    """Return the spaces and the spec of the environment, as far as they are known."""
+    """Return the spec and the spaces of the environment. An entry that is not known is None."""
     import gymnasium
 
     spec = gymnasium.spec(env) if isinstance(env, str) else env

@@ -11,7 +11,7 @@ from jaxrl_buffers.types import PyTree, Transition
 
 
 def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
-    """Refuse a row that lacks a field which a view reads, or whose flags are no single values."""
+    """Refuse a row that lacks a field that a view reads, or whose flags are not scalars."""
     for name in names:
         try:
             field_at(row, name)
@@ -68,5 +68,5 @@ def with_field(rows: PyTree, name: str, value: PyTree) -> PyTree:
 
 
 def is_named_tuple(value: PyTree) -> bool:
-    """Return whether a value is a named tuple. There is no class of all of them; having fields tells them apart."""
+    """Return whether a value is a named tuple: a tuple with `_fields`. Named tuples have no common base class."""
     return isinstance(value, tuple) and "_fields" in dir(type(value))

@@ -31,7 +31,7 @@ class ReplayState(NamedTuple):
 
 
 class HeldRows(abc.ABC):
-    """The rows of a buffer. A class of it is also a `Component`, with the fields `sampler` and `view`."""
+    """The rows of a buffer. A class derived from it is also a `Component`, with the fields `sampler` and `view`."""
 
     sampler: Sampler
     view: View
@@ -43,11 +43,11 @@ class HeldRows(abc.ABC):
 
     @property
     def lookback(self) -> int:
-        """How many older rows a start needs: those that the view reads, and those that hold its frames."""
+        """How many older rows a start needs: the rows that the view reads, and the rows that hold its frames."""
         return self.view.lookback + self.storage.lookback
 
     def window(self, state: ReplayState) -> Window:
-        """Return which ages a sample may start at."""
+        """Return the ages at which a sample may start, as a `Window`. The newest row has age 0."""
         return self._window(state.storage)
 
     def _window(self, storage: Ring) -> Window:
@@ -67,11 +67,14 @@ class HeldRows(abc.ABC):
         return jnp.sum(size, dtype=jnp.int32) if size.ndim else size * ring.shape(state.storage)[1]
 
     def age(self, state: ReplayState, handle: Handle) -> jax.Array:
-        """Return how many newer rows there are than each row that a handle of any shape names."""
+        """Return the age of each row that `handle` names: how many rows of its environment are newer.
+
+        The handle may have any shape; the result `int32[...]` has the same shape.
+        """
         return ring.age_of_position(state.storage, handle.position, handle.env)
 
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy `num_rows` rows of every environment in order of time, from `start` rows after the oldest one.
+        """Copy `num_rows` rows of every environment in order of time. `start=0` begins at the oldest row.
 
         Returns:
             Leaves `[num_rows, N, ...]`, and `bool[num_rows, N]`: which of these rows are whole. A row is not whole if
@@ -94,7 +97,8 @@ class HeldRows(abc.ABC):
         """Take out the oldest rows of every environment, or of `env_ids` only.
 
         Returns:
-            The state without them, their leaves `[num_rows, E, ...]`, and `bool[num_rows, E]`: which are whole.
+            The state without these rows, their leaves `[num_rows, E, ...]`, and `bool[num_rows, E]`: which of these
+            rows are whole, as in `slice`.
         """
         require_integer("dequeue", "num_rows", num_rows, 1)
         rows, is_whole = self.slice(state, 0, num_rows)
@@ -104,7 +108,10 @@ class HeldRows(abc.ABC):
         return self.drop_oldest(state, num_rows, env_ids), rows, is_whole
 
     def drop_oldest(self, state: ReplayState, num_rows: int, env_ids: ArrayLike | None = None) -> ReplayState:
-        """Forget the oldest rows of every environment, or of `env_ids` only; all of them if there are fewer."""
+        """Forget the oldest `num_rows` rows of every environment, or of `env_ids` only.
+
+        An environment with fewer rows loses all of them.
+        """
         require_integer("drop_oldest", "num_rows", num_rows, 0)
         num_rows = min(num_rows, ring.shape(state.storage)[0])
         size, sampler = self._drop(state, chosen_envs(state.storage, env_ids), num_rows)
@@ -122,18 +129,18 @@ class HeldRows(abc.ABC):
         return size, mark_oldest(self.sampler, sampler, dropped, window, self.lookback, env)
 
     def clear(self, state: ReplayState, env_ids: ArrayLike | None = None) -> ReplayState:
-        """Forget all rows, or those of `env_ids` only, with their priorities, in `O(T N)`.
+        """Forget all rows and their priorities, or only those of the environments `env_ids`, in `O(T N)`.
 
         Handles of these rows stay stale for ever.
         """
         return self.drop_oldest(state, ring.shape(state.storage)[0], env_ids)
 
     def get_field(self, state: ReplayState, name: str, handle: Handle) -> tuple[PyTree, jax.Array]:
-        """Read a named field, such as `"obs.image"`, of the rows that handles of any shape name.
+        """Read one field, such as `"obs.image"`, of the rows that `handle` names. The handle may have any shape.
 
         Returns:
-            The values, and `bool` in the shape of the handles: which rows are still stored. With `Frames`, values are
-            whole observations.
+            The values, and `bool[...]` in the shape of the handle: which rows are still stored. With `Frames`, the
+            values of an observation are its whole stack of frames.
         """
         slots, live = ring.locate(state.storage, handle)
         values, is_whole = self._field(state.storage, name, jnp.where(live, slots, 0))
@@ -147,7 +154,7 @@ class HeldRows(abc.ABC):
         return field_at(reader.read(row, env), name), reader.is_complete(row, env, name.split(".")[0])
 
     def episode(self, state: ReplayState, handle: Handle) -> episodes.Episode:
-        """Return where the episodes of the rows that handles of any shape name begin and end, in constant time."""
+        """Return where the episode of each named row begins and ends, in constant time. Handles may have any shape."""
         return episodes.describe(state.storage, handle)
 
     def mark_break(self, state: ReplayState, env_ids: ArrayLike | None = None) -> ReplayState:

@@ -1,4 +1,4 @@
-"""What the parts of a buffer need, as they say it themselves."""
+"""What the samplers and views of a buffer declare that they need."""
 
 from __future__ import annotations
 

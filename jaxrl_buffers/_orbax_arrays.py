@@ -38,7 +38,7 @@ class OrbaxArrays:
             raise Damage(str(error)) from error
 
     def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record describes; only once for each record."""
+        """Return the array that a record describes. Each record can be read once."""
         return self._arrays.pop(record)
 
     def to_device(self, record: Any) -> jax.Array:
@@ -46,5 +46,5 @@ class OrbaxArrays:
         return jnp.array(self.to_numpy(record))
 
     def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Return what lies along the first axis of that array, each in its own memory."""
+        """Split that array along its first axis; return the parts, each in its own memory."""
         return [jnp.array(part) for part in self.to_numpy(record)]

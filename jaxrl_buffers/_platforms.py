@@ -8,6 +8,6 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 def resolve(platform: str | None) -> str:
-    """Return the platform, by default the one that JAX uses. One that is not in `PLATFORMS` counts as a GPU."""
+    """Return the platform, by default that of JAX. A platform that is not in `PLATFORMS` counts as a GPU."""
     chosen = jax.default_backend() if platform is None else platform
     return chosen if chosen in PLATFORMS else "gpu"

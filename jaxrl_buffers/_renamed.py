@@ -12,7 +12,7 @@ def current_name(name: str, stacklevel: int = 3) -> str:
 
     Args:
         name: any name.
-        stacklevel: as in `warnings.warn`; the default blames the caller of the caller.
+        stacklevel: as in `warnings.warn`; by default the warning points to the caller of the caller.
     """
     if name not in SAMPLERS:
         return name

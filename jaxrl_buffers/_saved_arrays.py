@@ -36,7 +36,7 @@ class Arrays(Protocol):
         ...
 
     def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Return what lies along the first axis of that array, each in its own memory."""
+        """Split that array along its first axis; return the parts, each in its own memory."""
         ...
 
 
@@ -67,7 +67,7 @@ class ArrayFile:
         return array
 
     def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Return what lies along the first axis of that array, each in its own memory."""
+        """Split that array along its first axis; return the parts, each in its own memory."""
         self._file.seek(record["offset"])
         digest = xxhash.xxh3_64()
         num_parts, *shape = record["shape"]
@@ -88,7 +88,7 @@ class ArrayFile:
             block = np.empty(size, dtype)
             self._fill(block)
             digest.update(_bytes(block))
-            # Wait for each block, or else those that wait to be written would fill the memory.
+            # Wait for each block. Otherwise the blocks that are not written yet would fill the memory.
             array = jax.block_until_ready(_write_block(array, jnp.array(block), start))
         return array
 
@@ -127,7 +127,7 @@ def _check_hash(record: Any, digest: Any) -> None:
 def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the start and size of the blocks of an array, in the order of memory, of at most `BLOCK_BYTES` each.
 
-    A block is a range along one axis, at a single index of each axis before it, and all of each axis after it.
+    A block is a range along one axis. On the axes before this one it has a single index; the axes after it are whole.
     """
     row_bytes = [math.prod(shape[axis + 1 :]) * item_bytes for axis in range(len(shape))]
     axis = next(axis for axis, size in enumerate(row_bytes) if size <= BLOCK_BYTES)

@@ -1,7 +1,7 @@
 """The leaves of a state, as they are written to a file of arrays and read from it.
 
-Of a segment tree only the leaves are stored. Its parents are functions of the leaves, so they are rebuilt exactly, or
-for another fan-out.
+Only the leaves of a segment tree are stored. Its parents are computed from the leaves, so they are rebuilt exactly.
+They can also be rebuilt for another fan-out.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from jaxrl_buffers.types import PyTree
 
 
 class SideBySide(NamedTuple):
-    """States of one kind, which are saved as one state whose leaves have one more axis, the first."""
+    """States of one kind. They are saved as one state, whose leaves have an additional first axis."""
 
     states: tuple[Any, ...]
 
 
 class Stack:
-    """A leaf of states side by side.
+    """One leaf of a `SideBySide`.
 
     Args:
         parts: the leaf of each state.
@@ -44,8 +44,8 @@ class Stack:
 def flatten(state: PyTree) -> dict[str, Any]:
     """Return the leaves of a state by path.
 
-    A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout. States side by side have the
-    paths of one of them.
+    A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout. A `SideBySide` has the paths
+    of a single state.
     """
     if isinstance(state, SideBySide):
         of_states = [flatten(one) for one in state.states]
@@ -141,7 +141,7 @@ def _require_width(name: str, like: Any) -> None:
 
 
 def _leaf(like: Any, record: dict[str, Any], array: jax.Array) -> Any:
-    """Return the leaf for which an array is stored."""
+    """Return the leaf that was stored as `array`."""
     if "key_implementation" in record:
         return jax.random.wrap_key_data(array, impl=record["key_implementation"])
     return _tree_of_leaves(array, like.fan_out) if isinstance(like, SegmentTree) else array
@@ -160,7 +160,7 @@ def _kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
         return _kind(name, leaf.parts[0], (len(leaf.parts),))
     if isinstance(leaf, SegmentTree):
         return f"segment tree of {_spell((*axes, *leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
-    if _is_number(leaf):  # the same kind as of the array that `jax.eval_shape` makes of it
+    if _is_number(leaf):  # its kind is that of the array that `jax.eval_shape` makes of it
         return _spell(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
@@ -180,7 +180,7 @@ def _array(leaf: Any) -> Any:
 
 
 def _value(leaf: Any) -> Any:
-    """Return a leaf, taken out of the words of its rows if these are packed."""
+    """Return a leaf. If it is packed into the words of its rows, unpack it."""
     return leaf.value() if isinstance(leaf, PackedLeaf) else leaf
 
 

@@ -22,7 +22,7 @@ QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class Starts(NamedTuple):
-    """Every slot as a start."""
+    """What is known of every slot as the start of a sample."""
 
     age: jax.Array  # int32[T * N], in rows
     is_legal: jax.Array  # bool[T * N]

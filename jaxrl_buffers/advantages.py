@@ -105,7 +105,13 @@ def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, g
 def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
     """Return `(x - mean) / (std + epsilon)` where the mask is True, and zero elsewhere.
 
-    Mean and deviation are over the finite entries of the mask. Entries that are not finite stay so.
+    The mean and the standard deviation are taken over the entries that are finite and have mask True. Entries that are
+    not finite have no finite result either.
+
+    Args:
+        values: `float32[...]`, such as advantages.
+        mask: `bool[...]`, the entries that count.
+        epsilon: added to the standard deviation, so that equal values are not divided by zero.
 
     Example:
         >>> print(normalize(jnp.array([1.0, 3.0, 100.0]), jnp.array([True, True, False]), epsilon=0.0))

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder of numbered steps, of which the newest two are kept:
 
-    step_00000012/manifest.json   what each leaf is, where its array is, and its hash; then its own hash
+    step_00000012/manifest.json   what each leaf is, where its array is, and its hash; last, the hash of this file
     step_00000012/arrays.bin      the arrays, one after the other
 
 A save goes through these stages, and each one is on the disk before the next one begins:
@@ -12,8 +12,8 @@ A save goes through these stages, and each one is on the disk before the next on
     3. remove the oldest step
 
 So if the process is killed or the power is cut at any moment, the last state that was saved is there, and the one
-before it. Every byte is covered by a hash, which is checked when it is read. Only one process may save to a path at a
-time; any number of processes may read at the same time.
+before it. Every byte is covered by a hash. The hash is checked when the byte is read. Only one process may save to a
+path at a time; any number of processes may read at the same time.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def field(*, static: bool = False, metadata: Mapping[str, Any] | None = None, **
     Args:
         static: whether the field shapes the program; it must then be hashable. Otherwise it is a pytree of leaves.
         metadata: anything else to note about the field.
-        **options: those of `dataclasses.field`: `default`, `default_factory`, `kw_only`, `repr`, `compare`.
+        **options: options of `dataclasses.field`: `default`, `default_factory`, `kw_only`, `repr`, `compare`.
     """
     return dataclasses.field(metadata={**(metadata or {}), STATIC: not static}, **options)
 
@@ -34,9 +34,9 @@ def field(*, static: bool = False, metadata: Mapping[str, Any] | None = None, **
 class Component:
     """A base class: every class derived from it is a frozen dataclass and a pytree.
 
-    Checks belong into `__post_init__`. They run when a component is constructed and when `replace` changes it. They do
-    not run when JAX rebuilds one, because its fields may then hold anything in place of numbers: tracers, shapes, or
-    axes. For example, `jax.tree.map(lambda _: 0, component)` is a component of axes for `jax.vmap`.
+    Checks belong in `__post_init__`. They run when a component is constructed and when `replace` changes it. They do
+    not run when JAX rebuilds a component. Its fields may then hold other things than numbers: tracers, shapes or axes.
+    For example, `jax.tree.map(lambda _: 0, component)` is a component of axes for `jax.vmap`.
 
     A class may list old names of its fields in `renamed`, such as `{"old": "new"}`. They still work, with a
     `DeprecationWarning`: in the constructor, in `replace`, and as attributes.
@@ -71,7 +71,7 @@ class Component:
             _accept_old_names(cls)
 
     def replace(self, **changes: Any) -> Self:
-        """Return a component with some fields changed. It is checked as a new one is."""
+        """Return a component with some fields changed. It is checked like a new component."""
         component: Any = self
         return dataclasses.replace(component, **current_names(type(self), changes))
 
@@ -127,7 +127,7 @@ def _accept_old_names(cls: type[Component]) -> None:
 
 def _register_pytree(cls: type[Component], leaves: list[str], static: list[str]) -> None:
     """Let JAX take components apart, and put them together without the checks."""
-    if "__post_init__" not in dir(cls):  # there are no checks: the way of JAX itself is the fastest
+    if "__post_init__" not in dir(cls):  # without checks, JAX's own function is the fastest
         jax.tree_util.register_dataclass(cls, leaves, static)
         return
     flatten = _flatten(leaves, static)
@@ -148,13 +148,13 @@ def _register_pytree(cls: type[Component], leaves: list[str], static: list[str])
 
 
 def _flatten(leaves: list[str], static: list[str]) -> Callable[[Component], tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Return a function that reads fields. Its code is generated, because every jitted call waits for it."""
+    """Return a function that reads fields. Its code is generated to be fast, because every jitted call runs it."""
     read = ["".join(f"component.{name}, " for name in names) for names in (leaves, static)]
     return eval(f"lambda component: (({read[0]}), ({read[1]}))")
 
 
 def _register_serialization(cls: type[Component], leaves: list[str]) -> None:
-    """Let `flax.serialization` turn the leaves of components into dicts and back, as those of flax's own classes."""
+    """Let `flax.serialization` turn the leaves of components into dicts and back, as for flax's own classes."""
 
     def to_state_dict(component: Component) -> dict[str, Any]:
         return {name: serialization.to_state_dict(getattr(component, name)) for name in leaves}

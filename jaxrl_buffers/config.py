@@ -7,9 +7,9 @@ A component is `{"name": ..., "config": {...}}`, nested where it is made of othe
       length: 250_000
       sampler: {name: Prioritized, config: {alpha: 0.6, epsilon: 1e-6}}
 
-The annotations and defaults of the component say what its `config` may hold. Where an integer is needed, 3 is accepted,
-and neither 3.0 nor true. Where a number is needed, an integer is accepted too. A function is given by the name under
-which it was registered; or as a component whose `__call__` has the annotations of that function.
+The annotations and defaults of the component define what its `config` may hold. An integer must be written as 3; 3.0
+and true are refused. Where a float is needed, an integer is accepted too. A function is given by the name under which
+it was registered. It may also be given as a component whose `__call__` has the annotations of that function.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def from_yaml(source: str | os.PathLike[str]) -> Any:
 
 
 def to_config(component: Any) -> dict[str, Any]:
-    """Return the dict from which `from_config` builds an equal component; also fit for `yaml.safe_dump`.
+    """Return the dict from which `from_config` builds an equal component. `yaml.safe_dump` can write this dict.
 
     Example:
         >>> import jaxrl_buffers as jb

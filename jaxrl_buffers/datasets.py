@@ -1,6 +1,6 @@
 """Data sets into states, and states into data sets.
 
-    from_file                 a path: one of the following, as its name says
+    from_file                 a file or folder of any kind below; the kind is found from the path
     from_arrays, to_arrays    NumPy arrays under the names that D4RL gave them; also open HDF5 files of that form
     from_minari, to_minari    data sets of Minari, which is imported when it is asked for: the extra `data`
 
@@ -30,7 +30,7 @@ from jaxrl_buffers.types import PyTree, Transition
 if TYPE_CHECKING:
     from minari import MinariDataset  # pyright: ignore[reportMissingImports]
 
-BLOCK_BYTES = 2**24  # what is written at once
+BLOCK_BYTES = 2**24  # how much is written at once
 Keep = Literal["all", "newest"]
 
 
@@ -45,9 +45,9 @@ def from_file(
     """Return a state that holds the rows of a data set.
 
     Args:
-        buffer: with `num_envs=1`; `describe(path).num_rows` is how long it must be.
-        path: a file of arrays under D4RL's keys, `.npz`, or `.hdf5` or `.h5`, which needs the extra `data`; else a data
-            set of Minari, by its folder or its name.
+        buffer: a buffer with `num_envs=1`. To hold all rows it needs a `length` of at least `describe(path).num_rows`.
+        path: a file of arrays under D4RL's keys (`.npz`; or `.hdf5` or `.h5`, which need the extra `data`), or the
+            folder or the name of a Minari data set.
         infos, keep, like: as in `from_arrays`.
     """
     if data_files.is_of_arrays(path):
@@ -59,12 +59,16 @@ def from_file(
 class Description(NamedTuple):
     """What is known of a data set before it is stored."""
 
-    num_rows: int  # that `from_file` would store
-    row: Transition  # shapes and dtypes of one, without infos
+    num_rows: int  # how many rows `from_file` would store
+    row: Transition  # the shapes and dtypes of one row, without infos
 
 
 def describe(path: str | os.PathLike[str]) -> Description:
-    """Look at a data set, named as for `from_file`, to make a buffer for it."""
+    """Return the number of rows of a data set and the form of one row, to make a buffer for it.
+
+    Args:
+        path: as in `from_file`.
+    """
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
             source = ArraySource.of(arrays, ())
@@ -87,21 +91,22 @@ def from_arrays(
 
     * `observations`, `actions`, `rewards`;
     * `terminals`: the task ended with this row. `timeouts`: the episode was cut off after it;
-    * `next_observations`: the true successors. Without them the successor of a row is the next row's observation. A
-      row that is cut off has none then: it is left out, and the row before it counts as cut off;
+    * `next_observations`: the true successors. Without them, the successor of a row is the next row's observation.
+      Then the successor of a row that is cut off is not known. This row is left out, and the row before it counts as
+      cut off;
     * `infos`: a dict, or keys such as `"infos/qpos"`. What `infos` names becomes a dict in `extras`.
 
-    Without `timeouts`, an episode also ends where a row's successor is not the next row's observation, if
-    `next_observations` tell; else only `terminals` end episodes. Flags become bools and numbers of 64 bits become
-    numbers of 32, unless JAX is set to use 64.
+    Without `timeouts`, `terminals` end episodes. If there are `next_observations`, an episode also ends where a row's
+    successor is not the next row's observation. Flags become bools. Numbers of 64 bits become numbers of 32 bits,
+    unless JAX is set to use 64 bits.
 
     Args:
         buffer: with `num_envs=1`.
         arrays: anything that has a shape and can be sliced will do, such as `np.memmap` or an open `h5py.File`.
-        infos: names of those that are kept.
-        keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
-        like: shapes and dtypes of one row that are needed, such as `env.transition()`. Numbers of another size are
-            cast, and a data set of another form is refused.
+        infos: the names of the infos to keep.
+        keep: `"all"` refuses a data set with more rows than the ring holds; `"newest"` keeps its newest rows.
+        like: the shapes and dtypes that a row must have, such as `env.transition()`. Numbers of another size are cast.
+            A data set of another structure or other shapes is refused.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -143,8 +148,9 @@ def from_minari(
     Args:
         buffer: with `num_envs=1`.
         source: a folder, the name of a data set in Minari's own folder, or a `MinariDataset`, such as a filtered one.
-        infos: names of those that are kept, as a dict in `extras`; that of row `t` came with observation `t`.
-        keep: `"all"` refuses more rows than the ring holds; `"newest"` keeps as many as it does.
+        infos: the names of the infos to keep, as a dict in `extras`. Row `t` gets the info that came with observation
+            `t`.
+        keep: `"all"` refuses a data set with more rows than the ring holds; `"newest"` keeps its newest rows.
         like: as in `from_arrays`.
     """
     _require_one_column("from_minari", buffer)
@@ -160,8 +166,8 @@ def from_minari(
 def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
     """Return all stored rows as arrays `[M, ...]` under D4RL's keys, one environment after the other.
 
-    A row that is the last of its environment, or whose next row is not whole any more (see `Frames`), counts as cut
-    off: its `timeouts` is True unless it ended its episode. `extras` become `infos`.
+    Two kinds of rows count as cut off: the last row of an environment, and a row whose next row is not whole any more
+    (see `Frames`). Their `timeouts` is True, unless they ended their episode. `extras` become `infos`.
     """
     row = buffer.storage.structure(state.storage)
     if not isinstance(row, Transition):
@@ -192,17 +198,18 @@ def to_minari(
     action_space: Any = None,
     **metadata: Any,
 ) -> MinariDataset:
-    """Write all stored rows as a Minari data set, without loss, and return that.
+    """Write all stored rows as a Minari data set, without loss, and return the data set.
 
-    An episode also ends where a row's successor is not the next row's observation, because Minari keeps neither twice.
+    Minari stores a row's successor and the next row's observation as one. So an episode also ends where the two differ.
 
     Args:
         buffer: of transitions, with any number of environments.
         state: its state.
         target: a name such as `"me/pendulum-v0"` in Minari's own folder; or a `pathlib.Path` of a new folder.
-        env: the Gymnasium environment, its name or spec; says the spaces and is kept with the data.
-        observation_space: by default that of `env`, else boxes without bounds in the shapes that are stored.
-        action_space: likewise.
+        env: the Gymnasium environment, its name or its spec. It defines the spaces, and its spec is stored with the
+            data.
+        observation_space: by default that of `env`. Without `env`, boxes without bounds in the shapes that are stored.
+        action_space: as `observation_space`.
         **metadata: for Minari, such as `algorithm_name`, `author`, `description`.
     """
     arrays = to_arrays(buffer, state)
@@ -237,7 +244,7 @@ def _filled(buffer: ReplayBuffer, row: PyTree, pieces: Iterable[PyTree], num_row
     """Return a state of rows that come in pieces of any length; its last episode is closed."""
     state = buffer.init(row)
     for block in blocks(pieces, row, num_rows):
-        # Waits, so that no more than one block is held.
+        # Wait, so that memory never holds more than one block.
         state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
     return _mark_break(buffer, state)
 
@@ -266,7 +273,7 @@ def _row(rows: Transition) -> Transition:
 
 
 def _cut(rows: Transition, is_whole: np.ndarray, ends_here: np.ndarray) -> Transition:
-    """Leave out rows that are not whole; rows without a next one that is whole become truncated."""
+    """Leave out rows that are not whole. A row becomes truncated if its next row is not whole or does not exist."""
     has_next = np.append(is_whole[1:], False) & ~ends_here
     truncated = rows.truncated.astype(bool) | ~(has_next | rows.terminated.astype(bool))
     rows = rows._replace(terminated=rows.terminated.astype(bool), truncated=truncated)

@@ -1,6 +1,6 @@
 """Operations outside of `jit`: they raise errors on misuse, and return exactly as many rows as there are.
 
-Here are also `Shared`, `Intake` and `Feeder`, for states that several threads or processes use.
+`Shared`, `Intake` and `Feeder` are here too. With them, several threads or processes use one state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def sample(
 ) -> Sample:
     """Sample as `buffer.sample` does, but raise `ValueError` if fewer than `at_least` starts are stored.
 
-    A balanced sampler draws from every environment; then it is also raised if an environment has no start.
+    A balanced sampler draws from every environment. With such a sampler, this also raises `ValueError` if an
+    environment has no start.
     """
     num_valid = int(buffer.num_valid(state))
     if num_valid < max(at_least, 1):

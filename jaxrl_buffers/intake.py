@@ -1,6 +1,6 @@
 """`Intake`: takes rows from other processes into a `Shared` state. Public as `jaxrl_buffers.host.Intake`.
 
-The processes at the other end start no device of JAX; see `jaxrl_buffers.feeder`.
+The other processes write rows by a `jaxrl_buffers.feeder.Feeder`, and JAX starts no device in them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from jaxrl_buffers.types import PyTree
 
 
 class Intake:
-    """Shared memory through which `num_feeders` processes hand rows to a `Shared` state, and a thread that takes them.
+    """Takes rows from `num_feeders` processes into a `Shared` state, through shared memory and in a thread of its own.
 
-    Process `i` opens `names[i]` by `jaxrl_buffers.feeder.Feeder(name)`. It writes to its own environments: part `i` of
-    `num_feeders` equal parts of them. Once a feeder's `add` has returned, the rows will be stored, whatever happens to
-    its process later. A process that dies does not disturb the others. When its name is opened again, the episodes that
-    it left open are closed. `shared.stop()` stops feeders too.
+    Process `i` opens `names[i]` by `jaxrl_buffers.feeder.Feeder(name)`. The environments are split into `num_feeders`
+    equal parts, and process `i` writes to part `i`. Once a feeder's `add` has returned, the rows will be stored,
+    whatever happens to its process later. A process that dies does not disturb the others. When its name is opened
+    again, the episodes that it left open are closed. `shared.stop()` stops feeders too.
 
-    Use it in a `with` statement, or call `close`: that stores what was handed over, and removes the memory.
+    Use it in a `with` statement, or call `close` at the end. Both store what was passed on, and remove the memory.
 
     Args:
         shared: the state; its buffer needs `lockstep=False` if there are several feeders.
-        num_feeders: how many processes; the buffer's environments are split evenly among them.
-        num_rows: how many rows `K` a chunk may have.
-        num_slots: how many chunks of each feeder may wait.
+        num_feeders: how many processes write rows; the buffer's environments are split evenly among them.
+        num_rows: how many rows `K` a chunk may have at most.
+        num_slots: how many chunks of each feeder may wait at most.
 
     Example:
         In the learner's process:
@@ -95,7 +95,7 @@ class Intake:
         self._thread.start()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Store what was handed over, then remove the memory. Later calls of a feeder raise `Stopped`.
+        """Store what was passed on, then remove the memory. Later calls of a feeder raise `Stopped`.
 
         Another call of `close` does nothing.
 
@@ -110,8 +110,8 @@ class Intake:
             self._ends.set()
             self._thread.join()
             self._take_rest(time.monotonic() + timeout)
-            # A feeder that counts a chunk before this is seen by the next line. One that counts a chunk after this
-            # waits for DONE, and then looks whether the chunk was taken.
+            # If a feeder counts a chunk before this line, the next line sees the chunk. If it counts a chunk after this
+            # line, the feeder waits for DONE, and then looks whether the chunk was taken.
             self._set_state(CLOSED)
             num_lost = self._take_rest(time.monotonic())
             self._set_state(DONE)
@@ -160,7 +160,7 @@ class Intake:
         return sum(lane["written"] - lane["taken"] for lane in self._lanes)
 
     def _take_some(self, heeds_stop: bool) -> bool:
-        """Take one chunk of each feeder if it has one and there is room; return whether any was taken."""
+        """Take one chunk of each feeder that has one, if there is room; return whether any was taken."""
         return any([self._take(number, heeds_stop) for number in range(len(self._lanes))])
 
     def _take(self, number: int, heeds_stop: bool) -> bool:
@@ -175,7 +175,7 @@ class Intake:
             self._generations[number] = generation
         chunk = jax.tree.unflatten(jax.tree.structure(self._shared.row), leaves)
         if not self._shared.try_add(chunk, env_ids, heeds_stop):
-            return False  # there is no room any more, or it was stopped; the chunk stays in its slot
+            return False  # there is no room any more, or `shared` was stopped; the chunk stays in its slot
         lane["taken"] = taken + 1
         return True
 

@@ -1,4 +1,4 @@
-"""Many batches in one `scan`: a given number of draws, or epochs in which every start comes exactly once."""
+"""Many batches in one `scan`: a given number of random batches, or epochs that use every start exactly once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,17 @@ def scan_batches(
 
     Batch `k` is drawn with `fold_in(key, k)` and `progress = k / num_batches`.
 
+    Args:
+        step: called as `step(carry, state, sample)`; returns the next carry, the next buffer state and an output.
+        carry: the first carry, such as an agent's state.
+        buffer: the buffer.
+        state: its state.
+        key: a PRNG key.
+        batch_size: `B`, the samples of each batch.
+        num_batches: how many batches to draw.
+
     Returns:
-        The last carry, the last buffer state, and the stacked outputs.
+        The last carry, the last buffer state, and the outputs `[num_batches, ...]`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -75,11 +84,12 @@ def scan_epochs(
 ) -> tuple[PyTree, ReplayState, PyTree]:
     """Call `step` on batches that go through all legal starts, in a new random order every epoch; consumes `key`.
 
-    Every start of `state` comes exactly once in an epoch; the sampler does not matter. The number of batches is static:
-    after the last start, samples have mask False and weight 0. `step` must neither add nor remove rows.
+    Every legal start of `state` is used exactly once in an epoch. The buffer's sampler is not used. The number of
+    batches is static: after the last start, samples have mask False and weight 0. `step` must neither add nor remove
+    rows.
 
     Args:
-        step: called as `step(carry, state, sample)`.
+        step: called as `step(carry, state, sample)`; returns the next carry, the next buffer state and an output.
         carry: the first carry.
         buffer: the buffer.
         state: its state.
@@ -128,8 +138,8 @@ def scan_minibatches(
 ) -> tuple[PyTree, PyTree]:
     """Call `step(carry, minibatch)` on all minibatches of a rollout, shuffled again in every epoch; consumes `key`.
 
-    Every row comes exactly once in an epoch. A minibatch has `ceil(K N / num_minibatches)` rows. If the rows do not
-    suffice for all of them, the rest is masked.
+    Every row is used exactly once in an epoch. A minibatch has `ceil(K N / num_minibatches)` rows. If there are too few
+    rows to fill all minibatches, the remaining entries have mask False.
 
     Args:
         step: returns the next carry and an output.

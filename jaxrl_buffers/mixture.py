@@ -36,16 +36,16 @@ class Mixture(Component):
     """Draw fixed shares of every batch from several buffers.
 
     A batch holds the samples of the first buffer, then those of the second, and so on. The share of an empty buffer has
-    mask False and weight 0; the other shares do not change. Weights are those of each buffer: they correct the
-    priorities within it. They do not correct the shares, which are intended. All buffers must give batches of the same
-    structure. For operations on one buffer use `mixture.buffers[i]` and `state.parts[i]`.
+    mask False and weight 0; the other shares do not change. Each buffer computes the weights of its own samples. They
+    correct the bias of the priorities within that buffer, but not the shares, which are intended. All buffers must give
+    batches of the same structure. For operations on one buffer use `mixture.buffers[i]` and `state.parts[i]`.
 
     To draw from one buffer by several samplers, use the sampler `Combined`.
 
     Args:
         buffers: the buffers. `add` writes to the first one, unless it is given another `part`.
-        ratios: the shares, up to a common factor; equal by default. Shares are rounded to whole samples: the first
-            buffers round up.
+        ratios: the relative shares, such as `(3, 1)`; equal by default. Shares are rounded to whole samples, in favor
+            of the first buffers.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -79,7 +79,7 @@ class Mixture(Component):
 
     @property
     def num_envs(self) -> int:
-        """Environments of the first buffer, which new rows go to."""
+        """The number of environments of the first buffer, to which `add` writes by default."""
         return self.buffers[0].num_envs
 
     def init(self, example: PyTree) -> MixtureState:
@@ -87,7 +87,7 @@ class Mixture(Component):
         return MixtureState(tuple(buffer.init(example) for buffer in self.buffers))
 
     def add(self, state: MixtureState, chunk: PyTree, *, part: int = 0, **options: Any) -> MixtureState:
-        """Append rows to the buffer number `part`; options as in `ReplayBuffer.add`."""
+        """Append rows to buffer number `part`; the options are those of `ReplayBuffer.add`."""
         self._require_part("add", part)
         return self._with_part(state, part, self.buffers[part].add(state.parts[part], chunk, **options))
 
@@ -128,7 +128,7 @@ class Mixture(Component):
         return chosen._replace(handle=MixtureHandle(handle.source, *chosen.handle))
 
     def _of_source(self, handle: MixtureHandle, source: int) -> Handle:
-        """Return the handles of one buffer; those of other buffers become stale."""
+        """Return handles for one buffer. Entries that belong to other buffers become stale."""
         return Handle(handle.env, jnp.where(handle.source == source, handle.position, -1))
 
     def counts(self, batch_size: int) -> list[int]:
@@ -171,7 +171,7 @@ class Mixture(Component):
         return self._with_part(state, part, self.buffers[part].mark_break(state.parts[part], env_ids))
 
     def age(self, state: MixtureState, handle: MixtureHandle) -> jax.Array:
-        """Return how many newer rows each named row has in its own buffer."""
+        """Return the age of each named row: how many rows of its environment are newer, in its own buffer."""
         ages = [buffer.age(part, Handle(handle.env, handle.position)) for buffer, part in self._pairs(state)]
         return jnp.select([handle.source == source for source in range(len(ages))], ages)
 

@@ -29,7 +29,7 @@ def parameters(component: Any) -> dict[str, Any]:
 
 
 def _parts(component: Any) -> dict[str, Any]:
-    """Return the parts of a component, or of a tuple of components, by name; a number has none."""
+    """Return the parts of a component, or of a tuple of components, by name. A number has no parts."""
     if isinstance(component, tuple):
         return {str(index): part for index, part in enumerate(component)}
     if not dataclasses.is_dataclass(component):
@@ -39,7 +39,7 @@ def _parts(component: Any) -> dict[str, Any]:
 
 
 def with_parameters(component: T, changes: Mapping[str, Any]) -> T:
-    """Return the component with some hyper-parameters changed, given by their dotted names.
+    """Return the component with some hyper-parameters changed. The keys of `changes` are dotted names.
 
     Example:
         >>> import jaxrl_buffers as jb

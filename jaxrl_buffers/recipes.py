@@ -1,7 +1,7 @@
-"""Well-known buffers by name. Each is a product of storage, sampler and view, and nothing more.
+"""Well-known buffers by name. Each one is just a combination of a storage, a sampler and a view.
 
 A name in lower case makes a buffer: `jb.prioritized(1_000)`. A class with a similar name, such as `jb.Prioritized()`,
-is a sampler or a view for any buffer. All recipes but `rollout` also take the options that `StorageOptions` lists.
+is a sampler or a view for any buffer. All functions but `rollout` also take the options that `StorageOptions` lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StorageOptions(TypedDict, total=False):
         >>> buffer = prioritized(1_000, num_envs=16, **options)
     """
 
-    lockstep: bool  # whether all environments have one cursor; True by default
+    lockstep: bool  # whether all environments are written together, through one cursor; True by default
     returns: EpisodicReturns | None  # how to record episodic returns
     frames: Frames | None  # how to store each frame of an observation once
     keep_episodes: bool  # whether to keep the episode index even if no other part needs it
@@ -89,8 +89,8 @@ def prioritized(
 ) -> ReplayBuffer:
     """Return prioritized replay (PER) of single or n-step transitions.
 
-    Its sampler, `Prioritized`, has more settings, and goes into other buffers too. For example, sequences are drawn by
-    priority with `sequences(..., sampler=Prioritized())`.
+    Its sampler, `Prioritized`, has more settings, and can be used in other buffers too. For example,
+    `sequences(..., sampler=Prioritized())` draws sequences by priority.
 
     Example:
         >>> buffer = prioritized(1_000, num_envs=16, n=3)
@@ -110,7 +110,9 @@ def emphasize_recent(
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return replay that emphasizes recent experience (ERE), uniformly or by priority: `sampler=Prioritized()`.
+    """Return replay that emphasizes recent experience (ERE); see `Recent`.
+
+    Recent rows are drawn uniformly, or by priority with `sampler=Prioritized()`.
 
     Example:
         >>> buffer = emphasize_recent(100_000, num_envs=16, eta=0.996)
@@ -130,9 +132,10 @@ def guarantee_recent(
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return replay in which at least `ratio` of a batch comes from the newest `num_starts` starts of environments.
+    """Return replay in which at least `ratio` of a batch comes from the newest `num_starts` starts of each environment.
 
-    While these starts are at least `ratio` of all starts, `sampler` draws the whole batch.
+    The rest of the batch is drawn by `sampler` from all starts. While the newest starts are at least `ratio` of all
+    starts, `sampler` draws the whole batch.
 
     Example:
         >>> buffer = guarantee_recent(100_000, num_envs=16, ratio=0.25, num_starts=1_000)

@@ -1,7 +1,7 @@
-"""`ReplayBuffer`: storage x sampler x view.
+"""`ReplayBuffer`: a storage, a sampler and a view put together.
 
-Every method is a pure function of an immutable state and works under `jit`, `vmap` and `scan`. Pass the buffer itself
-as an argument to a jitted function and its hyper-parameters can change without recompilation.
+Every method is a pure function of an immutable state and works under `jit`, `vmap` and `scan`. If the buffer itself is
+an argument of a jitted function, its hyper-parameters can change without recompilation.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ __all__ = ["ReplayBuffer", "ReplayState"]
 
 
 class ReplayBuffer(HeldRows, Component):
-    """A ring of rows, a sampler that says which rows start a sample, and a view that says what they mean.
+    """A ring of rows, a sampler that draws the rows at which samples start, and a view that turns them into a batch.
 
     Args:
         sampler: for example `Uniform()` or `Prioritized(alpha=0.6, beta=0.4)`.
         view: for example `NStep(n=3, gamma=0.99)` or `Sequence(length=80)`.
-        length: rows of the ring; the capacity is `length * num_envs` slots.
-        num_envs: environments that write side by side.
+        length: how many rows the ring has; the capacity is `length * num_envs` slots.
+        num_envs: how many environments write side by side.
         lockstep: write all environments together, through one cursor. With False each environment has a cursor of its
             own, and `add` takes `env_ids` or `mask`.
         returns: how to record episodic returns, such as `EpisodicReturns(gamma=0.99)`; None records none.
         frames: how to store each frame of an observation once, such as `Frames(stack=4)`; None stores all of them.
         keep_episodes: keep the episode index, for `episode(state, handle)`, even if no other part needs it.
         platform: the platform for which rows and priorities are laid out in memory: `"cpu"`, `"gpu"` or `"tpu"`; by
-            default the one that JAX uses. It changes the speed and the last bit of sums, nothing else.
+            default the one that JAX uses. It changes only the speed and the last bit of sums.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxrl_buffers as jb
@@ -126,15 +126,15 @@ class ReplayBuffer(HeldRows, Component):
     ) -> ReplayState:
         """Append `K` rows, overwriting the oldest when full.
 
-        Inside one compiled step, add before you sample. The other way round, rows are read from the state that this
-        writes to, and XLA's CPU compiler copies all of them to keep that read right.
+        Inside one compiled step, call `add` before `sample`. In the other order, `sample` reads from the state that
+        `add` then writes to, and XLA's CPU compiler copies all rows to keep that read right.
 
         Args:
             state: the buffer's state.
-            chunk: leaves `[K, N, ...]`, `K` at most the ring's length; `[K, E, ...]` with `env_ids`.
-            priorities: `[K, N]`, of the rows that become legal starts by this call. Rows with a priority that is
-                negative or not finite get the default. So do rows that become legal starts later, when the rows after
-                them, which the view needs, are added.
+            chunk: leaves `[K, N, ...]`, or `[K, E, ...]` with `env_ids`; `K` is at most the ring's length.
+            priorities: `[K, N]`, the priorities of rows that become legal starts by this call. Rows with a priority
+                that is negative or not finite get the sampler's default. Some rows become legal starts only later, when
+                the rows after them that the view needs are added. They get the default too.
             env_ids: `int[E]`, distinct: write only to these environments. Needs `lockstep=False`.
             mask: `bool[K, N]` or `[N]`: write only the rows where it is True. Needs `lockstep=False`.
         """
@@ -175,14 +175,14 @@ class ReplayBuffer(HeldRows, Component):
     def sample(self, state: ReplayState, key: jax.Array, batch_size: int, progress: Scalar = 0.0) -> Sample:
         """Draw a batch; consumes `key`.
 
-        If there is nothing to draw (see `can_sample`), or if a draw without replacement finds too few starts, the mask
-        is False and the weight 0 where a sample is missing.
+        Samples are missing if there is nothing to draw (see `can_sample`), or if a draw without replacement finds too
+        few starts. A missing sample has mask False and weight 0.
 
         Args:
             state: the buffer's state.
             key: a PRNG key, typed or raw.
             batch_size: `B`; a sequence counts as one sample.
-            progress: which part of a round of updates is done, in `[0, 1)`; `Recent` uses it.
+            progress: the share of a round of updates that is done, in `[0, 1)`; `Recent` uses it.
         """
         require_integer("sample", "batch_size", batch_size, 1)
         return self._sample(state, key, int(batch_size), progress)
@@ -198,8 +198,8 @@ class ReplayBuffer(HeldRows, Component):
     def read(self, state: ReplayState, handle: Handle, key: jax.Array | None = None, progress: Scalar = 0.0) -> Sample:
         """Return the sample of given starts, as if `sample` had drawn them; consumes `key`.
 
-        Where a handle is stale, or its row is no legal start, the mask is False and the weight 0. Where the start is
-        legal but the sampler cannot draw it now, such as a row too old for `Recent`, only the weight is 0.
+        If a handle is stale, or its row is not a legal start, the mask is False and the weight 0. If the start is legal
+        but the sampler cannot draw it now, such as a row too old for `Recent`, only the weight is 0.
 
         Args:
             state: the buffer's state.
@@ -261,9 +261,10 @@ class ReplayBuffer(HeldRows, Component):
     def reprioritize(self, state: ReplayState) -> ReplayState:
         """Apply a changed `alpha` or `epsilon`, or a replaced view, to every stored priority, in `O(T N)`.
 
-        A sampler with priorities decides which rows it can draw when they are added, and asks the view of that time. If
-        the view is replaced later, starts that are legal only for the old view may still be drawn, with mask False and
-        weight 0, and starts that are legal only for the new view are never drawn. This function corrects both.
+        A sampler with priorities decides at the time when rows are added which of them are legal starts for the view.
+        If the view is replaced later, two things are wrong. Starts that are legal only for the old view may still be
+        drawn, with mask False and weight 0. Starts that are legal only for the new view are never drawn. This method
+        corrects both.
         """
         length, num_envs = ring.shape(state.storage)
         slots = jnp.arange(length * num_envs, dtype=jnp.int32)
@@ -273,7 +274,7 @@ class ReplayBuffer(HeldRows, Component):
     def report_return(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
         """Report how well the agent does: the mean return of the episodes that ended since the last report.
 
-        Samplers that adapt to it, such as `Recent(adaptive=True)`, take note; others ignore it.
+        Samplers that adapt to it, such as `Recent(adaptive=True)`, remember it; others ignore it.
         """
         return state._replace(sampler=self.sampler.report_return(state.sampler, mean_return))
 
@@ -290,7 +291,7 @@ class ReplayBuffer(HeldRows, Component):
         * `lost_finals`: how many stored rows have lost their final observation, if the buffer has `frames`.
         * `age_<quantile>`: the age of legal starts, in rows; `drawn_age_<quantile>`: the age of what the sampler draws.
         * `priority_<quantile>`: the mass of legal starts, such as `(priority + epsilon)^alpha`. Starts are drawn in
-          proportion to it. It is zero for rows that the sampler leaves out as too old.
+          proportion to this mass. It is zero for rows that the sampler leaves out as too old.
 
         Quantiles are `min`, `q25`, `median`, `q75` and `max`; NaN if there is nothing to measure.
         """

@@ -38,7 +38,7 @@ RETURNS = ("lambda", "rewards_to_go")
 class RolloutBatch(NamedTuple):
     """What an on-policy learner trains on: leaves `[K, N, ...]`, or `[B, ...]` in a minibatch.
 
-    Entries whose `mask` is False are to be left out; their advantage and return are zero.
+    A learner leaves out the entries whose `mask` is False. Their advantage and return are zero.
     """
 
     obs: PyTree
@@ -53,17 +53,17 @@ class RolloutRow(NamedTuple):
     """A stored step, and what follows it if its path ends there."""
 
     transition: Transition
-    is_closed: jax.Array  # bool: whether the path ends with this row, and what follows is known
-    last_value: jax.Array  # float32: what follows a closed row is worth this much
+    is_closed: jax.Array  # bool: whether the path ends with this row, and `last_value` is known
+    last_value: jax.Array  # float32: the value of what follows a closed row
 
 
 class Rollout(Component):
     """Turn steps of the current policy into advantages and returns.
 
-    Rows are `Transition`s whose `extras["value"]` is the critic's value of `obs`. Nothing reads `next_obs`, so it may
-    be `()`. A path is what one episode contributes to the rollout. What follows its end is worth nothing if it
-    terminated. If it was truncated, or goes on after the last row, it is worth the critic's value of the final
-    observation. See `advantages` for the equations.
+    Rows are `Transition`s whose `extras["value"]` is the critic's value of `obs`. `next_obs` is never read, so it may
+    be `()`. A path is the part of the rollout that belongs to one episode. If the episode terminated, the value after
+    the end of the path is zero. If the episode was truncated, or goes on after the last row, this value is the critic's
+    value of the final observation. See `generalized_advantages` and `rewards_to_go` for the equations.
 
     Args:
         length: how many rows `add` can store; older ones are overwritten.
@@ -72,7 +72,8 @@ class Rollout(Component):
         gae_lambda: how far to trust rewards over the critic: 0 uses one reward and then the critic, 1 all rewards.
         epsilon: added to the standard deviation by which advantages are divided.
         normalize: bring the advantages of all valid rows to mean 0 and standard deviation 1.
-        returns: `"lambda"` gives `advantage + value`; `"rewards_to_go"` gives the sum of rewards and of the last value.
+        returns: `"lambda"` gives `advantage + value`; `"rewards_to_go"` gives the discounted sum of the rewards and the
+            last value.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -136,13 +137,14 @@ class Rollout(Component):
 
     @jax.jit
     def add(self, state: Ring, chunk: Transition, next_value: jax.Array | None = None) -> Ring:
-        """Append `K` rows, over the oldest ones if the rollout is full. Terminated rows close their paths.
+        """Append `K` rows, overwriting the oldest if the rollout is full. Terminated rows close their paths.
 
         Args:
             state: the state.
             chunk: transitions `[K, N, ...]` with `extras["value"]`.
-            next_value: `float32[K, N]`, the critic's value of `next_obs`, with which truncated rows close their paths.
-                Without it, call `finish_path` right after each truncated row, or else the rows of its path stay masked.
+            next_value: `float32[K, N]`, the critic's value of `next_obs`. Truncated rows close their paths with it.
+                Without it, call `finish_path` right after each truncated row. Otherwise the rows of its path have mask
+                False.
         """
         length, num_envs = ring.shape(state)
         num_rows = check_chunk(chunk, state.rows.structure.transition, length, num_envs)
@@ -155,9 +157,9 @@ class Rollout(Component):
 
     @jax.jit
     def finish_path(self, state: Ring, last_value: jax.Array, where: jax.Array | None = None) -> Ring:
-        """Close the path of the newest row: what follows it is worth `last_value`.
+        """Close the path of the newest row: the value of what follows is `last_value`.
 
-        A path that is closed already does not change. So what follows a terminated row stays worth nothing.
+        A path that is already closed does not change. So the value after a terminated row stays zero.
 
         Args:
             state: the state.
@@ -180,13 +182,13 @@ class Rollout(Component):
     def batch(self, state: Ring) -> RolloutBatch:
         """Return all rows in order of time, `[T, N, ...]`; the mask is True for stored rows of closed paths."""
         rows, stored = Reader(state).oldest(0, ring.shape(state)[0])
-        # This is positive at every row whose path is closed: the discount is zero at the end of each path, closed or
-        # not, so that nothing is carried from one path to another.
+        # This is positive at every row whose path is closed. The discount is zero at the end of each path, closed or
+        # not, so nothing is carried from one path to another.
         closed_ahead = discount_cumsum(rows.is_closed & stored, ~_is_end(rows))
         return self._batch(rows, stored & (closed_ahead > 0))
 
     def sample(self, state: Ring, key: jax.Array, batch_size: int) -> RolloutBatch:
-        """Draw `B` distinct rows of closed paths; if there are fewer, the rest is masked. Consumes `key`."""
+        """Draw `B` distinct rows of closed paths; consumes `key`. If there are fewer, the rest has mask False."""
         require_integer("sample", "batch_size", batch_size, 1)
         return self._sample(state, key, int(batch_size))
 
@@ -223,7 +225,7 @@ def flatten_rows(batch: RolloutBatch) -> RolloutBatch:
 
 
 def take_rows(batch: RolloutBatch, index: jax.Array) -> RolloutBatch:
-    """Return the entries `index[B]` of a flat batch; entries that do not exist are masked."""
+    """Return the entries `index[B]` of a flat batch. Entries that do not exist get mask False."""
     taken = jax.tree.map(lambda leaf: leaf.at[index].get(mode="clip"), batch)
     return taken._replace(mask=batch.mask.at[index].get(mode="fill", fill_value=False))
 

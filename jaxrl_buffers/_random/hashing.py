@@ -5,8 +5,8 @@ of a whole batch is one vectorized kernel, which is five times as fast and compi
 other platforms the lowered program has JAX's own hash.
 
 `split` and `fold_in` return keys of the type that they get, as those of `jax.random` do, so these keys may be passed to
-any code. `unrolled` returns keys of a type of its own. They are for drawing numbers at once: no environment, agent,
-sampler or view of a user ever gets one.
+any code. `unrolled` returns keys of a special type. Such a key is used only where numbers are drawn from it directly.
+The environments, agents, samplers and views of a user never get one.
 
 Seen on: jaxlib 0.10.2, CPU.
 Gains: each hash is five times as fast.
@@ -50,8 +50,8 @@ def fold_in(key: jax.Array, data: Any) -> jax.Array:
 def unrolled(key: jax.Array) -> jax.Array:
     """Return keys that give the same random numbers in less time, for keys of any shape, typed or raw.
 
-    Use them to draw numbers at once; never pass them to code that a user may have written. Keys of other generators
-    than threefry are returned unchanged, and so are all keys while JAX checks for keys that are used twice.
+    Draw numbers from these keys directly; never pass them to code that a user may have written. Two kinds of keys are
+    returned unchanged: keys of other generators than threefry, and all keys while JAX checks that no key is used twice.
 
     Example:
         >>> key = jax.random.key(0)
@@ -70,7 +70,7 @@ def is_typed(key: jax.Array) -> bool:
 
 
 def _like(keys: jax.Array, key: jax.Array) -> jax.Array:
-    """Return `keys`, which may be unrolled ones, as keys of the type of `key`."""
+    """Convert `keys`, which may be unrolled, to the type of `key`."""
     if keys.dtype == key.dtype:
         return keys
     words = jax.random.key_data(keys)

@@ -19,12 +19,12 @@ FEW_COLUMNS = 4  # a kernel of up to this many columns is narrow
 def narrow_product(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any) -> jax.Array:
     """Return the product of inputs with the kernel of a dense layer. On CPU a narrow kernel is multiplied by columns.
 
-    The gradient of a narrow kernel is a product of two tall matrices. XLA's CPU backend has no fast code for that, but
-    has it for products of a matrix and a vector.
+    The gradient of a narrow kernel is a product of two tall matrices. XLA's CPU backend has fast code for the product
+    of a matrix and a vector, but none for this product.
 
     Seen on: jaxlib 0.10.2, CPU.
-    Gains: the gradient of a kernel of two columns takes a seventh of the time. On a TPU v5e a gradient step of a
-        network with such a head would take 19k cycles instead of 15k, so TPUs use the plain product.
+    Gains: the gradient of a kernel of two columns takes a seventh of the time. On a TPU v5e the workaround would make a
+        gradient step of a network with such a head slower: 19k cycles instead of 15k. So TPUs use the plain product.
     Pinned by: `test_narrow_heads_are_computed_by_columns_on_cpu_alone`.
     Can go when: the gradient of one product takes no longer on CPU.
 
@@ -58,8 +58,8 @@ def map_stack(function: Callable[[PyTree, PyTree], PyTree], stack: PyTree, input
 
     Seen on: jaxlib 0.10.2, CPU and GPU.
     Gains: a gradient step of two critics of 64x64 with a batch of 256 takes 167 us on two CPU cores, not 187, with 11
-        copies, not 21. On an H100 such a step has 21 kernels, not 24. On a TPU v5e it would take 37k cycles instead of
-        31k, so TPUs use the plain `vmap`.
+        copies, not 21. On an H100 such a step has 21 kernels, not 24. On a TPU v5e the workaround would make it slower:
+        37k cycles instead of 31k. So TPUs use the plain `vmap`.
     Pinned by: `test_stacked_networks_have_inputs_of_their_own_on_cpu_and_gpu_alone`.
     Can go when: these figures are the same without it.
 
@@ -93,13 +93,13 @@ def scan_carries(
 
         carry = step(carry, parts of the row's values, row)
 
-    XLA's CPU backend computes some intermediate values twice if the loop splits `values` into parts, and in some
-    programs also if it returns the carries that it has just computed. So on CPU the values are split before the loop,
-    and the loop returns the carries that it starts from; the last one is appended.
+    XLA's CPU backend computes some intermediate values twice if the loop splits `values` into parts. In some programs
+    it also does so if each step returns the carry that it has just computed. So on CPU the values are split before the
+    loop, and each step returns the carry that it starts from. The last carry is appended after the loop.
 
     Seen on: jaxlib 0.10.2, CPU.
     Gains: the forward pass of a GRU of 64 over 32 sequences of 20 rows takes 0.3 ms on two CPU cores, not 0.7. On a TPU
-        v5e its gradient would take 63k cycles instead of 42k, so TPUs use the plain scan.
+        v5e the workaround would make its gradient slower: 63k cycles instead of 42k. So TPUs use the plain scan.
     Pinned by: `test_gates_are_cut_apart_before_the_loop_on_cpu_alone`.
     Can go when: the forward pass takes no longer without it.
 
@@ -192,7 +192,8 @@ def _product_of_patches(
 
     Other forms were not faster at any of these shapes: one product for each place of the kernel took two to ten times
     as long; one product for each row of the kernel, and patches of whole strides, took about as long. Places and
-    channels stay two axes: merged into one, the gradient of the kernel takes 1.5 times as long at MinAtar's sizes.
+    channels stay two axes. If they were merged, the gradient of the kernel would take 1.5 times as long at MinAtar's
+    sizes.
     """
     height, width, num_channels, num_features = kernel.shape
     if isinstance(padding, str):

@@ -18,10 +18,10 @@ PARTS = 16  # how many parts of such a row are added in one step
 def keep(values: jax.Array, unknown: jax.Array | None = None) -> jax.Array:
     """Return `values` unchanged. On CPU they are computed once and kept for all their uses.
 
-    XLA's CPU backend computes cheap values again for each element that depends on them: for every number that is
-    gathered, it computes the index again, with all that the index depends on. It does not do so with the result of a
-    division. So the values are divided by one, in a form in which XLA does not see that it is one. The machine code
-    has no division.
+    XLA's CPU backend computes cheap values again for each element that depends on them. For example, for every number
+    that is gathered, it computes the index again, with everything that the index depends on. The result of a division
+    is computed only once. So the values are divided by one, in a form that hides from XLA that the divisor is one. The
+    machine code has no division.
 
     Seen on: jaxlib 0.10.2, CPU.
     Gains: one of its uses is in `segment_tree.search`. With it, a draw of 256 among 2^20 takes 54 us, not 59.
@@ -31,8 +31,9 @@ def keep(values: jax.Array, unknown: jax.Array | None = None) -> jax.Array:
 
     Args:
         values: numbers of any shape and dtype.
-        unknown: any scalar that XLA does not know when it compiles and that is cheap to read. The one is made of it; by
-            default, of the values themselves. Give one scalar if several results of a long computation are kept.
+        unknown: any scalar that XLA does not know when it compiles and that is cheap to read. The divisor is computed
+            from it; by default, from the values themselves. Pass a scalar if several results of a long computation are
+            kept.
     """
     unknown = values if unknown is None else unknown
     return lax.platform_dependent(values, unknown, cpu=_divided_by_one, default=_first)
@@ -69,10 +70,11 @@ def _behind(values: jax.Array, read: jax.Array) -> jax.Array:
 
 
 def in_one_kernel(values: jax.Array, others: jax.Array) -> jax.Array:
-    """Return `values` unchanged. On GPU the same kernel computes `others`, which come out of the program too.
+    """Return `values` unchanged. On GPU one kernel computes both `values` and `others`.
 
-    XLA's GPU backend makes a kernel of each small number that a step hands on to the next, unless one of them depends
-    on another. So here `values` depend on `others`, in a form in which XLA does not see that they do not.
+    Both must be results of the program. XLA's GPU backend makes a separate kernel for each small number that a step
+    passes on to the next step, unless one of the numbers depends on another. So `values` are made to depend on
+    `others`, in a form that hides from XLA that `others` do not change them.
 
     Seen on: jaxlib 0.10.2, GPU.
     Gains: a loop that adds and samples has 9 kernels on an H100, not 10.
@@ -107,7 +109,7 @@ def stack_bytes(arrays: Sequence[jax.Array]) -> jax.Array:
 
 
 def sum_in_order(values: jax.Array) -> jax.Array:
-    """Sum the last axis in a fixed order: the second half is added to the first, and so on with what remains.
+    """Sum the last axis in a fixed order: the second half is added to the first half, again and again.
 
     XLA orders the additions of `jnp.sum` differently from program to program. A tree that is rebuilt from its leaves
     could then differ from the original in the last bit. On TPU, parts of wide rows are added as whole vectors; see
@@ -153,12 +155,14 @@ def _with_last_axis_first(values: jax.Array) -> jax.Array:
 def compact(array: jax.Array, is_read_by_row: bool = False) -> jax.Array:
     """Return an array `[M, W]` unchanged. On TPU it has the memory layout that takes the least memory.
 
-    A TPU lays arrays out in tiles of 8x128, so `[M, 23]` takes five times the memory of its transpose. Between programs
-    arrays have the smaller layout. Inside of one, XLA may choose the other one for some of its loops, and copies the
-    whole array between these. If this is said of an array that was written, all choose the smaller one.
+    A TPU lays arrays out in tiles of 8x128, so `[M, 23]` takes five times the memory of its transpose. Arrays have the
+    smaller layout when they are passed between programs. Inside a program, XLA may choose the larger layout for some
+    loops. It then copies the whole array between loops of different layouts. If this function is applied to an array
+    that was written, all loops use the smaller layout.
 
-    To read whole rows, XLA chooses the smaller layout only if that saves more than half of the memory and 128 MiB.
-    Where it does not, the layout is left to XLA, or else it would copy the array for every read.
+    For reads of whole rows, XLA chooses the smaller layout only if this saves more than half of the memory and more
+    than 128 MiB. In other cases this function leaves the layout to XLA. Otherwise XLA would copy the array for every
+    read.
 
     Seen on: libtpu 0.0.51.
     Gains: a training program with a memory and a ring of 2^20 slots takes 3 MB beside its results, not 540 MB.

@@ -42,7 +42,7 @@ def set_last_wins(
 
 
 def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> tuple[jax.Array, PyTree, jax.Array]:
-    """Return the same entries, perhaps in another order, of which only the last valid one of each index stays valid.
+    """Return the same entries, perhaps in another order. For each index, only the last valid entry stays valid.
 
     Use it if several arrays are written at the same indices; for one array there is `set_last_wins`.
 
@@ -181,8 +181,8 @@ def _set_in_order(array: jax.Array, indices: jax.Array, values: jax.Array, valid
     if indices.size == 1:  # for the reason given in `set_at`
         indices, values, valid = map(_doubled, (indices, values, valid))
     count = indices.shape[0]
-    # In the place of an invalid entry, the last valid one is written: in the end it wins over all with its index, as it
-    # should. If no entry is valid, element 0 is set to the value that it has.
+    # In the place of each invalid entry, the last valid entry is written. This does not change the result, because the
+    # last valid entry wins at its index anyway. If no entry is valid, element 0 is set to the value that it has.
     last = jnp.max(jnp.where(valid, jnp.arange(count), -1))
     spare_index = jnp.where(last >= 0, indices[last], 0)
     spare_value = jnp.where(last >= 0, values[last], array[0])

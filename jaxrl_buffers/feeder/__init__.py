@@ -1,13 +1,14 @@
-"""`Feeder`: with it a process that steps environments hands rows to a learner in another process.
+"""`Feeder`: passes rows from a process that steps environments to a learner in another process.
 
-It uses NumPy alone, so that no device of JAX is started where environments are stepped. The other end is
+It uses NumPy only, so that JAX starts no device in the process that steps environments. The learner's process has a
 `jaxrl_buffers.host.Intake`, which makes the shared memory and takes the rows out of it.
 
     feeder = Feeder(name)                 # `name` comes from `intake.names`
     feeder.add({"obs": ..., "action": ...})
 
-One piece of memory has one writer and one reader, and no lock: the writer fills a slot, and only then counts it. A
-writer that is killed while it fills a slot has not counted it; the next writer fills that slot again.
+One piece of memory has one writer and one reader, so it needs no lock. The writer first fills a slot, and then
+increases the count of written chunks. If a writer is killed while it fills a slot, the count does not include this
+slot, and the next writer fills it again.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from jaxrl_buffers.feeder._lane import CLOSED, DONE, OPEN, Lane
 __all__ = ["Feeder", "Stopped"]
 
 PAUSE = 0.001  # seconds between two looks at the memory
-SECONDS_TO_SETTLE = 10.0  # an intake that is being closed may take so long for the last chunks
+SECONDS_TO_SETTLE = 10.0  # how long to wait for an intake that is being closed to take the last chunks
 
 
 class Stopped(RuntimeError):
-    """The buffer was stopped or closed, so the call cannot do what it is for."""
+    """The buffer was stopped or closed, so the call cannot be carried out."""
 
 
 class Feeder:
-    """Hands chunks of rows to an `Intake`. Each process has a name of its own.
+    """Passes chunks of rows to an `Intake`. Each process uses another name.
 
-    To replace a process that died, open its name again. The episodes that it left open are then closed. If it is still
-    alive after all, its next `add` raises an error.
+    To replace a process that died, open its name again. This closes the episodes that the old process left open. If the
+    old process is still alive after all, its next `add` raises an error.
 
     Args:
         name: one of `intake.names`.
@@ -49,17 +50,17 @@ class Feeder:
         self._lane["owner"] = self._token
 
     def add(self, chunk: Any, timeout: float | None = None) -> None:
-        """Hand over a chunk. Once this returns, the rows will be stored, even if this process dies.
+        """Pass on a chunk; wait while all slots are full.
 
-        Wait while all slots are full.
+        Once this returns, the rows will be stored, even if this process dies.
 
         Raises:
-            Stopped: if the buffer is stopped, or its process closed the intake or died. The rows were not handed over.
-            TimeoutError: after `timeout` seconds. The rows were not handed over.
+            Stopped: if the buffer is stopped, or if its process closed the intake or died. The rows were not passed on.
+            TimeoutError: after `timeout` seconds. The rows were not passed on.
 
         Args:
             chunk: leaves `[K, E, ...]` for this feeder's environments, as nested dicts or named tuples with the fields
-                that the buffer stores; `K` at most the intake's `num_rows`.
+                that the buffer stores; `K` is at most the intake's `num_rows`.
             timeout: seconds; None waits as long as it takes.
         """
         leaves = self._lane.checked(_flat(chunk))
@@ -67,11 +68,11 @@ class Feeder:
         self._lane.write(number, leaves)
         self._require_ownership()
         self._lane["written"] = number + 1
-        if self._lane["state"] >= CLOSED:  # while this was written
+        if self._lane["state"] >= CLOSED:  # the intake was closed while the chunk was written
             self._require_taken(number)
 
     def close(self) -> None:
-        """Close the memory. Chunks that were handed over are not affected."""
+        """Close the memory. Chunks that were passed on are not affected."""
         self._lane.close()
 
     def __enter__(self) -> Feeder:
@@ -112,7 +113,7 @@ class Feeder:
 
 
 def _is_alive(process: int) -> bool:
-    """Return whether a process runs; True on systems where this cannot be found out."""
+    """Return whether a process is running; True on systems where this cannot be found out."""
     if os.name != "posix":
         return True
     try:

@@ -1,7 +1,8 @@
-"""A piece of shared memory through which one process hands chunks of rows to another.
+"""A piece of shared memory through which one process passes chunks of rows to another.
 
-It begins with whole numbers of 64 bits, and a description of the rows in JSON. Each number is written by one side only.
-Then come the slots. Chunk number `i` lies in slot `i mod num_slots`. The chunks `taken, ..., written - 1` are waiting.
+The memory begins with integers of 64 bits and a description of the rows in JSON. Each integer is written by one side
+only. Then come the slots. Chunk number `i` is in slot `i mod num_slots`. The chunks `taken, ..., written - 1` are
+waiting.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The values of `state`. OPEN: chunks are taken. CLOSING: feeders must not begin a new one. CLOSED: a feeder that counts
-# a chunk from now on must see for itself whether it was taken. DONE: no chunk will be taken any more.
+# The values of `state`. OPEN: chunks are taken. CLOSING: feeders must not begin a new chunk. CLOSED: a feeder that
+# counts a chunk from now on must wait and check whether the intake took it. DONE: no chunk will be taken any more.
 OPEN, CLOSING, CLOSED, DONE = range(4)
 FORMAT = 1
-# The intake writes the first six, of which `description` is its length in bytes. The feeder writes the last three.
+# The intake writes the first six; `description` is the length of the description in bytes. The feeder writes the last
+# three.
 NUMBERS = ("format", "description", "state", "is_stopped", "taken", "process", "written", "owner", "generation")
 ALIGNMENT = 64
 _fence = threading.Lock()
@@ -36,11 +38,11 @@ class Leaf(NamedTuple):
 
 
 class Lane:
-    """The memory as both sides see it; `lane["taken"]` reads or sets one of its numbers.
+    """The shared memory, used by both sides; `lane["taken"]` reads or sets one of its integers.
 
     Args:
         memory: the memory.
-        is_owner: whether this side made it, and removes it at the end.
+        is_owner: whether this side made the memory, and so removes it at the end.
     """
 
     def __init__(self, memory: SharedMemory, is_owner: bool):
@@ -79,7 +81,7 @@ class Lane:
         return self._memory.name
 
     def __getitem__(self, name: str) -> int:
-        with _fence:  # keeps the processor from moving reads and writes of slots past this one, as far as Python can
+        with _fence:  # as far as Python can, keeps the processor from moving reads and writes of slots past this
             return struct.unpack_from("q", _buffer(self._memory), 8 * NUMBERS.index(name))[0]
 
     def __setitem__(self, name: str, value: int) -> None:
@@ -111,7 +113,7 @@ class Lane:
             view[...] = leaf
 
     def read(self, number: int) -> tuple[list[np.ndarray], int]:
-        """Copy a chunk out of its slot; return it with the generation of its writer."""
+        """Copy a chunk out of its slot; return its leaves and the generation of its writer."""
         place = self._place(number)
         num_rows, generation = struct.unpack_from("qq", _buffer(self._memory), place)
         return [view.copy() for view in self._views(place, num_rows)], generation
@@ -131,7 +133,7 @@ class Lane:
         return self._begin + number % self.num_slots * _slot_size(self.leaves, self.num_rows, self.num_envs)
 
     def _views(self, place: int, num_rows: int) -> list[np.ndarray]:
-        """Return arrays that lie in a slot. Do not keep them: memory to which arrays refer cannot be closed."""
+        """Return arrays that share the memory of a slot. Do not keep them: while they exist, it cannot be closed."""
         views = []
         place += ALIGNMENT
         for _, shape, dtype in self.leaves:
@@ -141,9 +143,9 @@ class Lane:
 
 
 def _attached(name: str) -> SharedMemory:
-    """Open shared memory without removing it when this process ends.
+    """Open shared memory that stays when this process ends.
 
-    Before Python 3.13, a process that only opens shared memory would do that (cpython issue 82300).
+    Before Python 3.13, a process that only opens shared memory would also remove it at its end (cpython issue 82300).
     """
     if sys.version_info >= (3, 13):
         return SharedMemory(name, track=False)
