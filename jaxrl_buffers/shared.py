@@ -1,4 +1,4 @@
-"""`Shared`: a buffer's state that several threads write and read; they wait for each other where they must.
+"""`Shared`: a buffer's state that several threads write and read. They wait for each other where this is needed.
 
 Actors add rows in threads of their own while a learner samples or dequeues them. For actors in other processes see
 `Intake`. Public as `jaxrl_buffers.host.Shared`.
@@ -34,7 +34,7 @@ class Shared:
 
     Rows of one environment must come from one thread, in order of time. A buffer in lock-step gets the rows of all
     environments from one thread. For several actors make the buffer with `lockstep=False`, and give each actor its own
-    environments by `env_ids`. Otherwise rows of different actors would follow each other as if they were one episode.
+    environments by `env_ids`. Otherwise rows of different actors would be mixed as if they were one episode.
 
     Args:
         buffer: any `ReplayBuffer`.
@@ -68,11 +68,11 @@ class Shared:
         self._buffer, self._state = buffer, state
         self._keeps_all = keep_until_dequeued
         self._row = buffer.storage.structure(state.storage)
-        # A copy of what the state says, which can be read without waiting for the device.
+        # A copy of the sizes in the state, which can be read without waiting for the device.
         self._sizes = np.broadcast_to(np.asarray(state.storage.size), (buffer.num_envs,)).copy()
         self._num_starts: int | None = None  # None if they must be counted again
         self._is_stopped = False
-        self._num_stops = 0  # counted, so that a thread which waits also notices a stop that was soon revived
+        self._num_stops = 0  # a count, so that waiting threads notice a stop even if `revive` follows at once
         self._changed = threading.Condition()
 
     @property
@@ -106,12 +106,12 @@ class Shared:
         self._add(chunk, priorities, env_ids, timeout)
 
     def try_add(self, chunk: PyTree, env_ids: Any = None, heeds_stop: bool = True) -> bool:
-        """Append rows if this is possible at once; return whether it was.
+        """Append rows if this is possible without waiting; return whether they were appended.
 
         Args:
             chunk: as in `add`.
             env_ids: as in `add`.
-            heeds_stop: whether rows are refused while this is stopped.
+            heeds_stop: whether to refuse rows after `stop`.
         """
         try:
             self._add(chunk, None, env_ids, 0, heeds_stop)
@@ -132,7 +132,7 @@ class Shared:
             self._rows_changed()
 
     def dequeue(self, num_rows: int, *, env_ids: Any = None, timeout: float | None = None) -> PyTree:
-        """Wait for `num_rows` rows in every environment, or in each of `env_ids` only, and take out the oldest.
+        """Wait until every environment, or each of `env_ids`, holds `num_rows` rows, and take out the oldest ones.
 
         Returns:
             Leaves `[num_rows, E, ...]`.
@@ -205,14 +205,14 @@ class Shared:
             return jax.tree.map(jnp.copy, self._state)
 
     def stop(self) -> None:
-        """Make every `add`, `dequeue`, `sample` and `update` raise `Stopped`: those that wait and those that come."""
+        """Make every `add`, `dequeue`, `sample` and `update` raise `Stopped`: calls that wait now, and later calls."""
         with self._changed:
             self._is_stopped = True
             self._num_stops += 1
             self._changed.notify_all()
 
     def revive(self) -> None:
-        """Undo `stop`: calls work again, with all rows that are stored."""
+        """Undo `stop`: calls work again. All stored rows are still there."""
         with self._changed:
             self._is_stopped = False
 
@@ -248,7 +248,7 @@ class Shared:
 
 
 def _owned(leaf: Any) -> jax.Array:
-    """Return a copy of an array of NumPy: JAX may still read its memory after the caller has overwritten it."""
+    """Return a copy of a NumPy array. Without it, JAX might read the memory after the caller has overwritten it."""
     return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf, copy=True)
 
 

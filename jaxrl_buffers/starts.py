@@ -13,16 +13,16 @@ from jaxrl_buffers.types import View, Window
 
 
 def legal_window(storage: Ring, view: View, lookback: int) -> Window:
-    """Return which ages a sample of `view` may start at; `buffer.window(state)` is how to get it.
+    """Return the ages at which a sample of `view` may start. Users call `buffer.window(state)` instead.
 
     Args:
         storage: the ring.
-        view: what samples mean.
-        lookback: how many older rows a start needs, those that hold its frames included.
+        view: the view that makes samples.
+        lookback: how many older rows a start needs, including the rows that hold its frames.
     """
     newest = jnp.full_like(storage.size, view.lookahead)
     if view.stride > 1:
-        # Starts have positions that are multiples of the stride. The modulus of positions is one, too.
+        # The positions of starts are multiples of the stride. The modulus of positions is a multiple of it, too.
         position = storage.head - 1 - newest
         newest = newest + position % view.stride
     fit = view.lookahead if needs.one_episode(view) else 0
@@ -43,7 +43,8 @@ def narrow(window: Window, num_rows: jax.Array) -> Window:
 def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
     """Return the slots of a window as ranges `begin..end-1`: `int32[2]` in lock-step, `[2 N]` otherwise.
 
-    The second half holds the parts that go on at the beginning of the ring. Slots between the strides are included.
+    The second half holds the parts that wrap around to the beginning of the ring. With a stride above 1, the ranges
+    also include the slots between starts.
     """
     length, num_envs = ring.shape(storage)
     num_rows = jnp.clip(window.oldest - window.newest, 0, length)
@@ -57,7 +58,7 @@ def slot_ranges(storage: Ring, window: Window) -> tuple[jax.Array, jax.Array]:
 
 
 def is_legal(storage: Ring, window: Window, age: jax.Array, env: jax.Array) -> jax.Array:
-    """Return which ages are those of legal starts."""
+    """Return whether the row of each `age` of environment `env` is a legal start."""
     newest, oldest = ring.of_env(window.newest, env), ring.of_env(window.oldest, env)
     legal = (age >= newest) & (age < oldest)
     if window.stride > 1:
@@ -93,7 +94,7 @@ def count(storage: Ring, window: Window) -> jax.Array:
 
 
 def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Array:
-    """Return the slot of each start in `0..count-1`; for other numbers any slot of the storage."""
+    """Return the slot of start `number`, in `0..count-1`. For other numbers, return any slot of the storage."""
     counts = count_by_env(storage, window)
     if counts.ndim == 0:
         number_in_env, env = ring.unravel(storage, number)
@@ -103,7 +104,7 @@ def slot_of_number(storage: Ring, window: Window, number: jax.Array) -> jax.Arra
 
 
 def number_by_env(counts: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Turn a number among the starts of all environments into a number within one environment, and that one."""
+    """Turn a number among the starts of all environments into a number within one environment, and this environment."""
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     env = jnp.minimum(jnp.searchsorted(ends, number, side="right"), counts.shape[0] - 1).astype(jnp.int32)
     return number - (ends - counts)[env], env

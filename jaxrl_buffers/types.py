@@ -2,18 +2,19 @@
 
 These words are used in the same way everywhere:
 
-* a **row** is a time index `t` of the ring; a **slot** is `(t, n)`, held as a flat index in which the rows of any
-  range of time lie side by side: `t * N + n` in lock-step, `n * T + t` with per-environment cursors;
+* a **row** is a time index `t` of the ring; a **slot** is the place `(t, n)` of one environment in that row, written as
+  a flat index: `t * N + n` in lock-step, `n * T + t` with a cursor for each environment. So slots that are written
+  together are neighbors;
 * a **start** is a slot from which a sample may begin; a **sample** is what the learner gets;
-* a **position** counts the rows ever written to an environment (modulo a large multiple of the ring's length, so that
-  it never overflows): `row = position mod T`;
-* the **age** of a row counts the rows written after it: the newest row has age 0.
+* a **position** is the number of a row among all rows ever written to an environment: `row = position mod T`. It counts
+  modulo a large multiple of the ring's length, so it never overflows;
+* the **age** of a row is the number of rows of its environment written after it: the newest row has age 0.
 
 Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` steps of a sequence, `A` actions,
 `S` seeds, `D` devices.
 
-A sampler or view of your own is a frozen dataclass that is a pytree and has the attributes and methods of the protocol
-below; `docs/guides/own_parts.md` shows one of each.
+To write your own sampler or view, make a frozen dataclass that is a pytree and has the attributes and methods of the
+protocol below. `docs/guides/own_parts.md` shows one of each.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ Scalar = float | jax.Array  # a hyper-parameter: a Python number, or a traced sc
 class Transition(NamedTuple):
     """One step of an environment; `obs`, `action`, `next_obs` and `extras` may be any pytree.
 
-    `terminated` ends the task (no bootstrap); `truncated` is a time limit (bootstrap from `next_obs`). `next_obs` is
-    the true successor, never the observation after an automatic reset.
+    `terminated` means that the task ended, so targets do not bootstrap. `truncated` means that a time limit ended the
+    episode, so targets bootstrap from `next_obs`. `next_obs` is the true successor, never the observation after an
+    automatic reset.
     """
 
     obs: PyTree  # what the agent saw
@@ -49,15 +51,15 @@ class Transition(NamedTuple):
 class Batch(NamedTuple):
     """What a learner trains on: `target = reward + discount * V(next_obs)`.
 
-    `[B, ...]` from `NStep`, `[B, L, ...]` from `Sequence`. `discount` is `gamma**k * (1 - terminated)` for the `k`
-    steps really used. Entries whose `mask` is False carry no information.
+    Leaves are `[B, ...]` from `NStep` and `[B, L, ...]` from `Sequence`. `discount` is `gamma**k * (1 - terminated)`,
+    where `k` is the number of steps that the target really uses. Entries whose `mask` is False carry no information.
 
-    `Sequence(n=3)` also says how many steps those are, as `num_steps`: a network with a memory must have seen row
-    `i + num_steps[:, i] - 1` when it values `next_obs[:, i]`.
+    `Sequence` with `n > 1` also returns `k` as `num_steps`. A network with a memory needs it: the memory must have seen
+    row `i + num_steps[:, i] - 1` before the network computes the value of `next_obs[:, i]`.
     """
 
     obs: PyTree  # leaves [B, ...] or [B, L, ...]
-    action: PyTree  # likewise
+    action: PyTree  # leaves [B, ...] or [B, L, ...]
     reward: jax.Array  # float32[B] or [B, L]
     discount: jax.Array  # float32[B] or [B, L]
     next_obs: PyTree  # leaves [B, ...] or [B, L, ...]
@@ -67,7 +69,7 @@ class Batch(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """Names stored rows. A handle is stale once its row was overwritten or cleared; stale handles are ignored.
+    """Names stored rows. A handle is stale once its row was overwritten or removed; stale handles are ignored.
 
     Positions repeat after about 10^9 rows; until then a stale handle cannot name a newer row.
     """
@@ -91,8 +93,8 @@ class Sample(NamedTuple):
 class Window(NamedTuple):
     """The ages of legal starts: `newest, newest + stride, ...` below `oldest`.
 
-    Of these, only starts count that are followed by `fit` rows of their own episode. `newest` and `oldest` are scalars
-    in lock-step, and `[N]` with a cursor for each environment.
+    Only starts that are followed by `fit` rows of their own episode are legal. `newest` and `oldest` are scalars in
+    lock-step, and `[N]` with a cursor for each environment.
     """
 
     newest: jax.Array  # int32[] or [N]
@@ -103,7 +105,7 @@ class Window(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Drawn starts, and all that a sampler needs in order to form their weights.
+    """Drawn starts, and everything that a sampler needs to compute their weights.
 
     A `mass` of zero means that there was nothing to draw; its slot is then meaningless.
     """
@@ -127,7 +129,7 @@ class Sampler(Protocol):
         ...
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
-        """Take note that slots were written, or became or ceased to be legal starts.
+        """Record which slots are legal starts now. The buffer calls this when slots were written, or when this changed.
 
         Slots outside the storage are ignored. Priorities that are not finite and non-negative count as not given.
         """
@@ -136,11 +138,11 @@ class Sampler(Protocol):
     def draw(
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
-        """Draw `batch_size` starts inside `window`; consumes `key`. `progress` in `[0, 1)` says which update it is."""
+        """Draw `batch_size` starts inside `window`; consumes `key`. `progress` is that of `ReplayBuffer.sample`."""
         ...
 
     def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar) -> Draw:
-        """Return the `Draw` that would be reported for `slots[B]`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots[B]`, as if they had been drawn. A slot that cannot be drawn has mass zero."""
         ...
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -150,21 +152,21 @@ class Sampler(Protocol):
     def update(
         self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
     ) -> PyTree:
-        """Set priorities `[B]`, or `[B, L]` with a mask, where `live`; never turns a slot into a start.
+        """Set priorities `[B]`, or `[B, L]` with a mask, where `live` is True. This never turns a slot into a start.
 
-        Identity if stateless.
+        A sampler without a state returns `state` unchanged.
         """
         ...
 
     def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
-        """Apply the present hyper-parameters to every stored priority; `legal[T * N]` says which slots are starts.
+        """Apply the present hyper-parameters to every stored priority. `legal[T * N]` is True for starts.
 
-        Identity if stateless.
+        A sampler without a state returns `state` unchanged.
         """
         ...
 
     def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
-        """Take note of how well the agent does. Identity if the sampler does not adapt to it."""
+        """Record how well the agent does. A sampler that does not adapt to it returns `state` unchanged."""
         ...
 
 
@@ -180,16 +182,16 @@ class MarksRows(Protocol):
         legal: jax.Array,
         priorities: jax.Array | None = None,
     ) -> PyTree:
-        """Take note of slots `[K, N]` as `mark` does; those inside the storage are `begin, begin + 1, ...` in order.
+        """Do what `mark` does for slots `[K, N]`. Those inside the storage are `begin, begin + 1, ...` in order.
 
-        After the last slot of the storage they go on at slot 0, but not within a row.
+        After the last slot of the storage comes slot 0. This happens only between two rows, never within a row.
         """
         ...
 
 
 @runtime_checkable
 class NeedsEpisodes(Protocol):
-    """An optional part of a sampler: it says whether it reads the episode index, `storage.episodes`."""
+    """An optional part of a sampler: it declares whether the sampler reads the episode index, `storage.episodes`."""
 
     @property
     def needs_episodes(self) -> bool:
@@ -199,7 +201,7 @@ class NeedsEpisodes(Protocol):
 
 @runtime_checkable
 class NeedsEveryEnv(Protocol):
-    """An optional part of a sampler: it says whether every environment must hold a start."""
+    """An optional part of a sampler: it declares whether every environment must hold a start."""
 
     @property
     def needs_every_env(self) -> bool:
@@ -209,17 +211,17 @@ class NeedsEveryEnv(Protocol):
 
 @runtime_checkable
 class StaysWithinEpisode(Protocol):
-    """An optional part of a view, which then also needs the episode index."""
+    """An optional part of a view: it declares whether samples stay in one episode. This needs the episode index."""
 
     @property
     def within_episode(self) -> bool:
-        """Whether all rows of a sample must lie in one episode."""
+        """Whether all rows of a sample must be in one episode."""
         ...
 
 
 @runtime_checkable
 class View(Protocol):
-    """Decides what drawn starts mean.
+    """Turns drawn starts into a batch.
 
     A view may also have what `StaysWithinEpisode` describes.
     """
@@ -251,7 +253,7 @@ class View(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether the view uses its key. If not, none is split for it, which would cost as much as a draw."""
+        """Whether the view uses its key. If not, no key is split for it. A split costs as much as a draw."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Which rows start a sample."""
+"""Samplers: they decide at which rows samples start."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What samplers have in common: bases that leave some methods to their classes; the others are never overridden."""
+"""Base classes of samplers. Derived classes implement the abstract methods, and override none of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 class Stateless(Component, abc.ABC):
     """A sampler without a state: it draws from the window alone, and all weights are one.
 
-    A class of it implements `draw` and `measure`.
+    A derived class implements `draw` and `measure`.
     """
 
     @abc.abstractmethod
@@ -31,7 +31,7 @@ class Stateless(Component, abc.ABC):
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
 
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> tuple[()]:
         """Return no state."""
@@ -63,11 +63,11 @@ class Stateless(Component, abc.ABC):
 
 
 class Wrapping(abc.ABC):
-    """A sampler around other samplers: it passes every call on to them, and has the weights of `sampler`.
+    """A sampler around other samplers: it passes every call on to them. One of them, `sampler`, computes the weights.
 
-    A class of it is also a `Component` with a field `sampler`, the one that forms the weights. It implements `inner`,
-    `each`, `init`, `draw`, `measure` and `report_return`. This base is no `Component` itself, so that its classes can
-    choose the place of `sampler` among their fields.
+    A derived class is also a `Component` with a field `sampler`. It implements `inner`, `each`, `init`, `draw`,
+    `measure` and `report_return`. This base class is not a `Component`, so that a derived class can choose the place of
+    `sampler` among its fields.
     """
 
     sampler: Sampler
@@ -89,16 +89,16 @@ class Wrapping(abc.ABC):
 
     @abc.abstractmethod
     def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
-        """Return the state with the state of each sampler inside replaced by `operation(sampler, its_state)`."""
+        """Apply `operation(sampler, its_state)` to each sampler inside; return the state with the results."""
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
-        """Pass on."""
+        """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: sampler.mark(inner, slots, legal, priorities))
 
     def mark_rows(
         self, state: PyTree, begin: jax.Array, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None
     ) -> PyTree:
-        """Pass on."""
+        """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: mark_rows(sampler, inner, begin, slots, legal, priorities))
 
     def weights(self, draw: Draw) -> jax.Array:
@@ -108,9 +108,9 @@ class Wrapping(abc.ABC):
     def update(
         self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
     ) -> PyTree:
-        """Pass on."""
+        """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: sampler.update(inner, slots, priorities, live, mask))
 
     def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
-        """Pass on."""
+        """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: sampler.reprioritize(inner, legal))

@@ -23,7 +23,7 @@ def mark(
 ) -> PyTree:
     """Report rows at positions `[R, E]` to the sampler, if they are still stored in their slots.
 
-    With `only_dead`, report only those that are no legal starts.
+    With `only_dead`, report only rows that are not legal starts.
     """
     if position.shape[0] == 0:
         return state
@@ -32,7 +32,7 @@ def mark(
     age = ring.age_of_position(storage, ring.wrap(position, ring.modulus(storage)), env)
     legal = starts.is_legal(storage, window, age, env)
     known = (env >= 0) & (env < num_envs)
-    # A position that was overwritten, or that was not written yet, says nothing about the row in its slot.
+    # If a position was overwritten or not written yet, its slot holds another row, about which nothing is reported.
     owner = known & (age < length) & (~legal if only_dead else True)
     slots = jnp.where(owner, ring.slot(storage, ring.row_of_age(storage, age, env), env), length * num_envs)
     if not ring.is_lockstep(storage):
@@ -51,7 +51,7 @@ def mark_rows(
     legal: jax.Array,
     priorities: jax.Array | None = None,
 ) -> PyTree:
-    """Report slots in order to a sampler, in the faster way of `MarksRows` if it has that."""
+    """Report consecutive slots to a sampler: by the faster method of `MarksRows` if it has it, else by `mark`."""
     if isinstance(sampler, MarksRows):
         return sampler.mark_rows(state, begin, slots, legal, priorities)
     return _mark_slots(sampler, state, slots, legal, priorities)
@@ -67,7 +67,7 @@ def _mark_slots(
 def mark_oldest(
     sampler: Sampler, state: PyTree, storage: Ring, window: Window, lookback: int, env: jax.Array
 ) -> PyTree:
-    """Report that the oldest `lookback` rows are no starts any more: rows before them, which they need, are gone."""
+    """Report that the oldest `lookback` rows are not starts any more: they need older rows, which are gone."""
     if lookback == 0:
         return state
     offset = jnp.arange(lookback, dtype=jnp.int32)[:, None]

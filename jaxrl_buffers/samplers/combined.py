@@ -2,7 +2,7 @@
 
     P(i) = sum_c share_c P_c(i)
 
-Start `i` is drawn with the probability `P_c(i)` by sampler `c`, which draws `share_c` of the batch.
+Sampler `c` draws `share_c` of the batch, and draws start `i` with probability `P_c(i)`.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ class CombinedState(NamedTuple):
 class Combined(Wrapping, Component):
     """Draw fixed shares of a batch by `others`, and the rest by the main `sampler`.
 
-    A batch holds first what the others drew, in their order, then what the main sampler drew. If one of the others has
-    nothing to draw, the main sampler also draws its share. It draws everything in one go, so that what it promises,
-    such as no start twice, holds for all of its draws.
+    A batch begins with the draws of the others, in their order. The draws of the main sampler follow. If one of the
+    others has nothing to draw, the main sampler also draws its share. The main sampler draws all its starts in one
+    call. So what it promises, such as drawing no start twice, holds for all of its draws.
 
-    Weights are those of the main sampler, with the probability `P(i)` of a start under all samplers together; it does
-    not matter which of them drew it. With `weighting="buffer"` no weight is above 1, but the largest may be below: the
-    least `P(i)` of all starts would be costly to find, so a lower bound of it is used.
+    The main sampler computes the weights from `P(i)`, the probability of a start under all samplers together. It does
+    not matter which sampler drew the start. With `weighting="buffer"`, no weight is above 1, but the largest weight may
+    be below 1. The reason is that the least `P(i)` of all starts would be costly to find, so a lower bound of it is
+    used.
 
     To draw from several buffers, use `Mixture`.
 
     Args:
         sampler: the main sampler.
         others: the other samplers.
-        ratios: the share of the batch that each of the others draws, in `[0, 1]`; together at most 1. Shares are
+        ratios: the share of the batch that each of the others draws, in `[0, 1]`. Their sum is at most 1. Shares are
             rounded up to whole samples.
 
     Example:
@@ -104,29 +105,29 @@ class Combined(Wrapping, Component):
         parts = [drawn(self.others[number], state.others[number], counts[number]) for number in numbers]
         nothing = jnp.zeros(rest, jnp.int32), jnp.zeros(rest, jnp.float32)
         slots, mass = (jnp.concatenate(part) for part in zip(*(part[:2] for part in parts), nothing, strict=True))
-        # Which of the others have nothing to draw is known only at run time, but the main sampler must draw a number of
-        # starts that is known when compiling, and in one go. So it draws once for each case, and the case that holds at
-        # run time is chosen. There are 2^c cases for c other samplers; c is 1 or 2 in practice.
+        # Only at run time is it known which of the others have nothing to draw. But the main sampler must draw all its
+        # starts in one call, and their number must be known when compiling. So it draws once for each case, and the
+        # case that holds at run time is chosen. There are 2^c cases for c other samplers; c is 1 or 2 in practice.
         for is_empty in cases:
             is_main = np.repeat([*is_empty, True], [*(counts[number] for number in numbers), rest])
             if is_main.any():
                 main = drawn(self.sampler, state.sampler, int(is_main.sum()))
                 is_case = [(part.total > 0) != empty for part, empty in zip(parts, is_empty, strict=True)]
                 taken = functools.reduce(jnp.logical_and, is_case, jnp.asarray(is_main))
-                # Places of the batch that the main sampler fills, counted from 0, are numbers of its draws.
+                # The k-th place of the batch that the main sampler fills gets its k-th draw.
                 place = np.maximum(np.cumsum(is_main) - 1, 0)
                 slots, mass = jnp.where(taken, main.slots[place], slots), jnp.where(taken, main.mass[place], mass)
         mixture = self._mixture(state, storage, slots, window, progress, [*counts, rest])
         mass = jnp.where(mass > 0, mixture.mass, 0)
-        # If samplers draw from different sets of starts, the bound may lie above the least probability of all. It must
-        # not lie above that of a drawn start, whose weight would be above 1.
+        # If samplers draw from different sets of starts, the bound may be above the least probability of all starts. It
+        # must not be above the probability of a drawn start, because the weight of that start would then be above 1.
         least = jnp.minimum(mixture.least, jnp.min(jnp.where(mass > 0, mass, jnp.inf)))
         return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass, least=least)
 
     def measure(
         self, state: CombinedState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         return self._mixture(state, storage, slots, window, progress, [*self.ratios, max(1 - sum(self.ratios), 0)])
 
     def _mixture(
@@ -138,14 +139,14 @@ class Combined(Wrapping, Component):
         progress: Scalar,
         amounts: list[float],
     ) -> Draw:
-        """Return the probabilities of slots when the samplers draw the given amounts, the main one last."""
+        """Return the probabilities of slots if each sampler draws its amount. The main sampler's amount is the last."""
         measured = [
             sampler.measure(sampler_state, storage, slots, window, progress)
             for sampler, sampler_state in zip((*self.others, self.sampler), (*state.others, state.sampler), strict=True)
         ]
         least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in measured), strict=True))
         share = jnp.array(amounts, jnp.float32) / sum(amounts)
-        # The main sampler, which is the last, also draws the shares of those that have nothing to draw.
+        # The main sampler is the last. It also draws the shares of the samplers that have nothing to draw.
         share_of_empty = jnp.sum(jnp.where(totals > 0, 0, share))
         share = jnp.where(totals > 0, share.at[-1].add(share_of_empty), 0)
         # The mass is divided by the total first: share / total may be too small for a float32 if the total is large.
@@ -153,8 +154,8 @@ class Combined(Wrapping, Component):
         probability = jnp.stack([draw.mass for draw in measured]) / divisor[:, None]
         mass = jnp.sum(share[:, None] * probability, axis=0)
         num_starts = jnp.where(share > 0, num_starts, 0)
-        # A start has at least the sum of the least probabilities under the samplers that can draw every start. Others,
-        # which draw from a part of the starts, may add nothing.
+        # The samplers that can draw every start each have a least probability. The sum of these is a lower bound for
+        # every start. Samplers that draw from a part of the starts may add nothing to it.
         draws_from_all = (share > 0) & (num_starts == jnp.max(num_starts))
         least = jnp.sum(jnp.where(draws_from_all, share * (least / divisor), 0))
         least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
@@ -167,7 +168,9 @@ class Combined(Wrapping, Component):
 
 
 def split_batch(batch_size: int, ratios: Sequence[float]) -> list[int]:
-    """Return how many of `batch_size` each ratio amounts to, rounded up as long as there are any left, and the rest.
+    """Split a batch by ratios: return one count for each ratio, and the rest as the last count.
+
+    The sum of the counts up to each ratio is rounded up, and is at most `batch_size`.
 
     Example:
         >>> split_batch(10, (0.25, 0.5))

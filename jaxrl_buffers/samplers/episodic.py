@@ -1,4 +1,4 @@
-"""Every stored episode is equally likely, and so is every step of it."""
+"""Every stored episode is equally likely, and so is every step of one episode."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jaxrl_buffers.types import Draw, Scalar, Window
 class Episodic(Stateless):
     """Draw an episode uniformly, then one of its stored steps uniformly. A step of a long episode is drawn less often.
 
-    Episodes with at least one stored legal start are drawn. Weights are ones: this preference is intended. With
-    `whole=True`, samples have mask False and weight 0 while no whole episode is stored; `can_sample` does not tell,
-    because it counts starts and not episodes.
+    Only episodes with at least one stored legal start are drawn. All weights are one, because this preference is
+    intended. With `whole=True`, samples have mask False and weight 0 while no whole episode is stored. `can_sample` may
+    still be True then, because it counts starts and not episodes.
 
     Args:
         whole: draw only from episodes that have ended and whose first step is still stored.
@@ -54,7 +54,7 @@ class Episodic(Stateless):
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         return self._measured(storage, window, slots, jnp.sum(self._episodes(storage, window)[1], dtype=jnp.int32))
 
     def _measured(self, storage: Ring, window: Window, slots: jax.Array, count: jax.Array) -> Draw:
@@ -66,7 +66,8 @@ class Episodic(Stateless):
             valid &= span.begin_is_stored & span.is_ended
         _, num_steps = _steps(span, window, env)
         mass = jnp.where(valid, 1 / num_steps.astype(jnp.float32), 0)
-        # No episode has more steps than a ring has rows. The exact least mass would need a look at every episode.
+        # This is a lower bound: no episode has more steps than the ring has rows. To find the exact least mass, every
+        # episode would have to be read.
         least = jnp.where(count > 0, jnp.float32(1 / ring.shape(storage)[0]), jnp.inf)
         return Draw(slots, mass, least, count.astype(jnp.float32), starts.count(storage, window))
 
@@ -88,14 +89,14 @@ class Episodic(Stateless):
             return first, counts
         env = jnp.arange(num_envs, dtype=jnp.int32)
         last = ring.wrap(first + counts - 1, length)
-        # Only the oldest episode may lack its begin, and only the newest its end.
+        # Only the oldest episode may lack its first row, and only the newest episode may lack its end.
         headless = ~episodes.of_number(storage, first, env).begin_is_stored
         is_open = ~episodes.of_number(storage, last, env).is_ended
         return ring.wrap(first + headless, length), jnp.maximum(counts - headless - is_open, 0)
 
 
 def _steps(span: episodes.Span, window: Window, env: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the age of the newest legal start of each episode, and how many it has (at least 1)."""
+    """Return the age of the newest legal start of each episode, and how many legal starts it has (at least 1)."""
     newest = jnp.maximum(span.end, ring.of_env(window.newest, env))
     oldest = jnp.minimum(span.begin, ring.of_env(window.oldest, env) - 1)
     return newest, jnp.maximum(oldest - newest + 1, 1)

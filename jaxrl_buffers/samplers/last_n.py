@@ -1,4 +1,4 @@
-"""Draw from a fixed number of the newest starts. `Combined` with another sampler, it guarantees recent data."""
+"""Draw from a fixed number of the newest starts. As a part of a `Combined`, this guarantees recent data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
 class LastN(Wrapping, Component):
-    """Draw from the last `num_starts` starts of every environment, in the way of another sampler.
+    """Draw from the newest `num_starts` starts of every environment. Another sampler draws among these starts.
 
-    `Recent` draws from a share of the starts instead, which shrinks from update to update.
+    The sampler `Recent` is different: it draws from a share of the starts, which shrinks from update to update.
 
     Args:
-        num_starts: how many starts of each environment; all of them while there are fewer.
-        sampler: how to draw from these starts.
+        num_starts: how many of the newest starts of each environment are used; all of them while there are fewer.
+        sampler: the sampler that draws among these starts.
         max_share: draw nothing while these starts are this share of all starts, or more. In a `Combined`, the main
             sampler then draws instead.
 
@@ -62,11 +62,11 @@ class LastN(Wrapping, Component):
         return self.sampler.draw(state, storage, key, batch_size, self.window(storage, window), progress)
 
     def measure(self, state: PyTree, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         return self.sampler.measure(state, storage, slots, self.window(storage, window), progress)
 
     def window(self, storage: Ring, window: Window) -> Window:
-        """Return the newest part of a window; an empty one if that is too large a share of it."""
+        """Return the newest part of a window, or an empty window if this part is too large a share of all starts."""
         num_starts = jnp.ceil(jnp.asarray(self.num_starts, jnp.float32))
         mean_starts = starts.count(storage, window).astype(jnp.float32) / ring.shape(storage)[1]
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts

@@ -26,7 +26,7 @@ WEIGHTINGS = ("buffer", "batch", "alf")
 
 
 class PrioritizedState(NamedTuple):
-    """A leaf for every slot, which is zero if and only if the slot is not a legal start, and the priorities."""
+    """The priority of every slot, and a tree with one leaf for each. A leaf is zero iff its slot is no legal start."""
 
     tree: SegmentTree  # T * N leaves
     raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows
@@ -35,25 +35,26 @@ class PrioritizedState(NamedTuple):
 class Prioritized(Component):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.
 
-    This is a sampler, which goes into any buffer. `jb.prioritized`, in lower case, makes a whole buffer with it.
+    This is a sampler, which can be used in any buffer. `jb.prioritized`, in lower case, makes a whole buffer with it.
 
-    A new start gets the priority that `add` was given for it. Without one it gets the largest priority of all starts,
-    or `initial` if that is larger. Priorities that are negative or not finite change nothing. A changed `alpha` or
-    `epsilon` affects only later writes; `buffer.reprioritize(state)` applies it to all rows.
+    A new start gets the priority that was passed to `add`. If none was passed, it gets the largest priority of all
+    starts, or `initial` if that is larger. Priorities that are negative or not finite change nothing. A changed `alpha`
+    or `epsilon` affects only later writes; `buffer.reprioritize(state)` applies it to all rows.
 
     Args:
         alpha: how much priorities matter; 0 draws uniformly.
         beta: how much of the bias the weights correct; 1 corrects all of it.
-        epsilon: added to every priority. With 0, a priority of zero counts as the smallest positive number. Its weight
-            is then so large that, with `weighting="buffer"`, all other weights are nearly zero.
+        epsilon: added to every priority. With an epsilon of 0, a priority of zero counts as the smallest positive
+            number. The weight of such a start is so large that, with `weighting="buffer"`, all other weights are nearly
+            zero.
         initial: the priority of new starts while no larger one is stored.
-        eta: reduces the priorities of a sequence to one: `eta * max + (1 - eta) * mean`.
-        stratified: draw one start from each of `B` equal parts of the mass, instead of all independently. Parts may
-            differ by 1e-6 of the mass because of rounding.
-        weighting: `"buffer"` divides the weights by the largest of any start, `"batch"` by the largest of the batch;
-            `"alf"` gives `P(i) * N`, and `beta` does not matter.
-        fan_out: how many children a node of the segment tree has. By default what is fast on the buffer's `platform`:
-            8 on CPUs, 64 on GPUs, 128 on TPUs. It changes the speed and the last bit of sums, nothing else.
+        eta: how the priorities of a sequence are reduced to one: `eta * max + (1 - eta) * mean`.
+        stratified: draw one start from each of `B` equal parts of the mass. With False, all starts are drawn
+            independently. Parts may differ by 1e-6 of the mass because of rounding.
+        weighting: `"buffer"` divides the weights by the largest weight of all starts, `"batch"` by the largest weight
+            in the batch. `"alf"` gives the weights `P(i) * N` and ignores `beta`.
+        fan_out: how many children a node of the segment tree has. The default depends on the buffer's `platform`: 8 on
+            CPUs, 64 on GPUs, 128 on TPUs. It changes only the speed and the last bit of sums.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -99,7 +100,7 @@ class Prioritized(Component):
         legal: jax.Array,
         priorities: jax.Array | None = None,
     ) -> PrioritizedState:
-        """Do what `mark` does, faster for slots in order: their nodes lie side by side in wide trees."""
+        """Do what `mark` does, but faster, for consecutive slots. In wide trees their nodes are side by side."""
         flat, given = legal.reshape(-1), None if priorities is None else priorities.reshape(-1)
         if not state.tree.is_wide:
             return self.mark(state, slots.reshape(-1), flat, given)
@@ -131,11 +132,11 @@ class Prioritized(Component):
             slots, mass, summary = segment_tree.draw_ranges(state.tree, key, batch_size, *ranges, self.stratified)
         else:
             slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
-        # The slots must depend on everything that is read here: XLA copies a whole tree when a later write of it
-        # is not ordered after all reads.
+        # The slots must depend on everything that is read here. Otherwise a later write to the tree is not ordered
+        # after all reads, and XLA copies the whole tree.
         mass = jnp.where(summary.least < jnp.inf, mass, 0)
-        # Leaves are positive for starts that were legal under the view of the time when rows were added. The buffer may
-        # have another view now.
+        # Leaves are positive for starts that were legal for the view when their rows were added. The buffer may have
+        # another view now.
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         count = starts.count(storage, window)
         return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
@@ -143,7 +144,7 @@ class Prioritized(Component):
     def measure(
         self, state: PrioritizedState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         mass, summary = segment_tree.read(state.tree, slots), segment_tree.reduce(state.tree)
         mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
         if window.is_narrowed:
@@ -157,8 +158,8 @@ class Prioritized(Component):
             return draw.mass * draw.num_starts.astype(jnp.float32) / jnp.where(draw.total > 0, draw.total, 1)
         # (N P_i)^-beta / max_j (N P_j)^-beta = (p_min / p_i)^beta: neither N nor the total can overflow or cancel.
         least = draw.least if self.weighting == "buffer" else jnp.min(mass)
-        # For beta < 1 the powers are taken before the ratio, which may be too small for a float32 otherwise. For
-        # beta > 1 they are taken after it, because powers of single masses may be too small or too large.
+        # For beta < 1 the powers are taken before the ratio, because the ratio itself may be too small for a float32.
+        # For beta > 1 they are taken after the ratio, because powers of single masses may be too small or too large.
         root, power = jnp.minimum(_float32(self.beta), 1), jnp.maximum(_float32(self.beta), 1)
         return (jnp.where(jnp.isfinite(least), least, 0) ** root / mass**root) ** power
 
@@ -190,7 +191,7 @@ class Prioritized(Component):
         return state
 
     def _sequence_priority(self, priorities: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Reduce `[B, L]` by `eta * max + (1 - eta) * mean` over the mask; zero where nothing counts."""
+        """Reduce `[B, L]` by `eta * max + (1 - eta) * mean` over the mask; zero where the mask is False everywhere."""
         mask = jnp.ones(priorities.shape, bool) if mask is None else jnp.asarray(mask, bool)
         largest = jnp.max(jnp.where(mask, priorities, -jnp.inf), axis=1)
         mean = jnp.sum(jnp.where(mask, priorities, 0), axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
@@ -198,17 +199,17 @@ class Prioritized(Component):
         return jnp.where(jnp.any(mask, axis=1), eta * largest + (1 - eta) * mean, 0)
 
     def _leaf(self, priority: Scalar, state: PrioritizedState) -> jax.Array:
-        """Return `(priority + epsilon)^alpha`, positive, and so small that the sum of all leaves is finite.
+        """Return `(priority + epsilon)^alpha`, clipped: it is positive, and the sum of all leaves is finite.
 
-        The inverse of that sum is no subnormal number either: XLA turns a division by a scalar into a product with its
-        inverse.
+        The inverse of that sum must not be subnormal either, because XLA turns a division by a scalar into a product
+        with its inverse.
         """
         limits = jnp.finfo(jnp.float32)
         leaf = (_float32(priority) + _float32(self.epsilon)) ** _float32(self.alpha)
         return jnp.clip(leaf, limits.tiny, limits.max / (8 * state.tree.capacity))
 
     def _priority(self, leaf: jax.Array) -> jax.Array:
-        """Return the priority that has this leaf. With `alpha = 0` every priority has it; then return `initial`."""
+        """Return the priority that gives this leaf. With `alpha = 0` all priorities give it; then return `initial`."""
         alpha = _float32(self.alpha)
         priority = leaf ** (1 / jnp.where(alpha > 0, alpha, 1)) - _float32(self.epsilon)
         return jnp.where(alpha > 0, jnp.clip(priority, 0, jnp.finfo(jnp.float32).max), _float32(self.initial))
@@ -226,7 +227,7 @@ def _set(
     state: PrioritizedState, slots: jax.Array, leaf: jax.Array, raw: jax.Array, where: jax.Array, unique: bool = False
 ) -> PrioritizedState:
     inside = where & (slots >= 0) & (slots < state.raw.shape[0])
-    if state.tree.is_wide and not unique:  # then they are sorted out once for both arrays
+    if state.tree.is_wide and not unique:  # then duplicates are removed once for both arrays
         slots, (leaf, raw), inside = without_duplicates(slots, (leaf, raw), inside)
         where, unique = inside, True
     tree = segment_tree.write(state.tree, slots, leaf, where, unique)

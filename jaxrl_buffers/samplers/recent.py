@@ -25,7 +25,7 @@ from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
-NUM_RETURNS = 20  # the slope of so many returns is measured
+NUM_RETURNS = 20  # the slope of this many returns is measured
 DECAY = 0.9999  # the steepest slopes shrink by this factor with every new return
 
 
@@ -36,7 +36,7 @@ class Trend(NamedTuple):
     num_returns: jax.Array  # int32[]: how many of them were observed
     steepest_rise: jax.Array  # float32[]
     steepest_fall: jax.Array  # float32[], as a positive number
-    slope: jax.Array  # float32[] in [-1, 1]: that of the returns, relative to the steepest
+    slope: jax.Array  # float32[] in [-1, 1]: the slope of the returns, relative to the steepest rise or fall
 
 
 class RecentState(NamedTuple):
@@ -47,25 +47,25 @@ class RecentState(NamedTuple):
 
 
 class Recent(Wrapping, Component):
-    """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots, in the way of another sampler.
+    """Draw from the newest `c_k = max(N eta^(1000 progress), c_min)` slots. Another sampler draws among these slots.
 
-    `progress = k / K` is passed to `buffer.sample`. Slots are counted by age. Every environment gives its newest
-    `c_k / num_envs` rows, rounded up, or all while it holds fewer. Environments with cursors of their own give equal
-    fractions of what they hold. Weights correct priorities among these slots. They do not correct the preference for
-    recent slots, which is intended.
+    `progress = k / K` is passed to `buffer.sample`. Slots are counted by age. The newest `c_k / num_envs` rows of every
+    environment are used, rounded up, or all its rows while it holds fewer. If environments have cursors of their own,
+    the same fraction of the rows of each is used. Weights correct the bias of priorities among these slots. They do not
+    correct the preference for recent slots, which is intended.
 
-    With `adaptive=True`, the emphasis follows the returns that `buffer.report_return(state, mean_return)` reports. Let
-    `g` be the mean slope of the last 20 of them, scaled such that the steepest rise so far is 1 and the steepest fall
-    -1. Then `eta` is replaced by
+    With `adaptive=True`, the emphasis follows the returns that `buffer.report_return(state, mean_return)` gets. Let `g`
+    be the mean slope of the last 20 returns, scaled such that the steepest rise so far is 1 and the steepest fall -1.
+    Then `eta` is replaced by
 
         eta' = 1 - (1 - eta) (1 + g) / 2
 
-    which is `eta` while returns rise as fast as never before, and 1, no emphasis, while they fall as fast as never
-    before. Until there are 20 returns it is `eta`. Returns that are not finite are ignored.
+    If the rise is the steepest so far, `eta'` is `eta`. If the fall is the steepest so far, `eta'` is 1, which means no
+    emphasis. Until there are 20 returns, `eta'` is `eta`. Returns that are not finite are ignored.
 
     Args:
-        sampler: how to draw from these slots, for example `Uniform()` or `Prioritized()`.
-        eta: at most 1; the smaller, the more recent. 1 draws from everything.
+        sampler: the sampler that draws among these slots, for example `Uniform()` or `Prioritized()`.
+        eta: at most 1. A smaller `eta` draws from more recent slots; 1 draws from all slots.
         c_min: the least number of slots to draw from. At least one row of each environment is always used.
         adaptive: whether the emphasis follows the returns.
 
@@ -95,7 +95,7 @@ class Recent(Wrapping, Component):
         return RecentState(self.sampler.init(storage_shape, platform), trend if self.adaptive else ())
 
     def each(self, state: RecentState, operation: Callable[[Sampler, PyTree], PyTree]) -> RecentState:
-        """Return the state after an operation on that of the sampler inside."""
+        """Return the state after an operation on the state of the sampler inside."""
         return state._replace(sampler=operation(self.sampler, state.sampler))
 
     def draw(
@@ -108,7 +108,7 @@ class Recent(Wrapping, Component):
     def measure(
         self, state: RecentState, storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         newest = self.window(state, storage, window, progress)
         return self.sampler.measure(state.sampler, storage, slots, newest, progress)
 
@@ -117,20 +117,20 @@ class Recent(Wrapping, Component):
         length, num_envs = ring.shape(storage)
         num_rows = jnp.maximum(window.oldest - window.newest, 0)
         exponent = 1000 * jnp.asarray(progress, jnp.float32) * jnp.log(self.present_eta(state))
-        # The number of slots to leave out is computed, not that to keep: it is exactly zero at progress 0, so that
-        # rounding never leaves out a row there.
+        # This computes how many slots to leave out, and not how many to keep. The number is exactly zero at progress 0,
+        # so rounding never leaves out a row there.
         left_out = -jnp.expm1(jnp.where(exponent < 0, exponent, 0)) * (num_rows * num_envs).astype(jnp.float32)
         left_out = jnp.ceil(left_out).astype(jnp.int32) // num_envs
         least = jnp.clip(jnp.ceil(jnp.asarray(self.c_min, jnp.float32) / num_envs), 1, length).astype(jnp.int32)
         return starts.narrow(window, jnp.maximum(num_rows - left_out, least))
 
     def present_eta(self, state: RecentState) -> jax.Array:
-        """Return `eta`, or what replaces it if the emphasis is adaptive."""
+        """Return `eta`, or `eta'` if the emphasis is adaptive."""
         eta = jnp.asarray(self.eta, jnp.float32)
         return 1 - (1 - eta) * (1 + state.trend.slope) / 2 if isinstance(state.trend, Trend) else eta
 
     def report_return(self, state: RecentState, mean_return: Scalar) -> RecentState:
-        """Take note of the newest mean return if adaptive, and pass it on."""
+        """Add the mean return to the trend if adaptive, and pass it on to the sampler inside."""
         trend = _followed(state.trend, mean_return) if isinstance(state.trend, Trend) else ()
         return RecentState(self.sampler.report_return(state.sampler, mean_return), trend)
 

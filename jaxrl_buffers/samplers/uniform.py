@@ -25,8 +25,8 @@ class Uniform(Stateless):
 
     Args:
         method: `"independent"` draws with replacement. `"stratified"` draws one start from each of `B` equal parts of
-            the starts; if there are `B` starts, each is drawn once. `"distinct"` draws without replacement, so that no
-            start is twice in a batch; if there are too few starts, the rest of the batch has mask False and weight 0.
+            the starts; if there are `B` starts, each is drawn once. `"distinct"` draws without replacement, so no start
+            occurs twice in a batch; if there are too few starts, the rest of the batch has mask False and weight 0.
         balanced: give every environment the same share of the batch, in the order `0..N-1, 0..N-1, ...`. If `N` does
             not divide `B`, the last samples come from distinct random environments. The method then applies within each
             environment.
@@ -51,7 +51,7 @@ class Uniform(Stateless):
         self, state: tuple[()], storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar = 0.0
     ) -> Draw:
         """Draw `batch_size` starts; consumes `key`."""
-        if self.balanced:  # every environment has the same share, and its starts equal parts of it
+        if self.balanced:  # environments have equal shares, which their starts divide equally
             key_group, key_number = split(key)
             sizes = starts.count_of_every_env(storage, window)
             group = _environments(key_group, sizes.shape[0], batch_size)
@@ -61,14 +61,14 @@ class Uniform(Stateless):
             size = jnp.broadcast_to(starts.count(storage, window), (batch_size,))
             number, valid = _NUMBERS[self.method](key, _everything(batch_size), size)
             slots = starts.slot_of_number(storage, window, jnp.where(valid, number, 0))
-        if window.fit:  # starts were counted for the view of the time when rows were added; it may be another one now
+        if window.fit:  # starts were counted for the view when rows were added; the view may have changed
             valid &= starts.is_legal_slot(storage, window, slots)
         return self._measured(storage, window, slots, valid)
 
     def measure(
         self, state: tuple[()], storage: Ring, slots: jax.Array, window: Window, progress: Scalar = 0.0
     ) -> Draw:
-        """Return the `Draw` that would be reported for `slots`; the mass is zero where a slot cannot be drawn."""
+        """Return the `Draw` of `slots`, as if they had been drawn. A slot that cannot be drawn has a mass of zero."""
         return self._measured(storage, window, slots, starts.is_legal_slot(storage, window, slots))
 
     def _measured(self, storage: Ring, window: Window, slots: jax.Array, valid: jax.Array) -> Draw:
@@ -85,7 +85,7 @@ class Uniform(Stateless):
 
 
 class _Group(NamedTuple):
-    """Draws in groups: one group for all, or one for each environment. Each group has its own set of starts."""
+    """How draws are grouped: one group for all, or one for each environment. Each group has its own set of starts."""
 
     member: jax.Array  # int32[B]: the group that each draw belongs to
     rank: jax.Array  # int32[B]: its rank among the draws of its group
@@ -115,8 +115,8 @@ def _independent(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Ar
 def _stratified(key: jax.Array, group: _Group, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draw one number from each stratum of integers.
 
-    If the quota does not divide the size, some strata are longer by one. A random rotation of all strata then still
-    makes every number equally likely.
+    If the quota does not divide the size, some strata are longer by one. A random rotation of all strata makes every
+    number equally likely in this case too.
     """
     key_offset, key_rotation = split(key)
     size_or_one = jnp.maximum(size, 1)

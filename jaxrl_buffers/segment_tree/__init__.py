@@ -1,15 +1,15 @@
 """Segment trees as array operations: sum, least and largest leaf of any range, and search by prefix sum.
 
-One tree answers all three questions. Leaves are grouped into rows of `fan_out`. Each row has one parent, which holds
-the `(sum, least non-zero, largest)` of the row; parents are grouped into rows again, up to a single row. With a fan-out
-of 2:
+One tree is enough for all of these. Leaves are grouped into rows of `fan_out`. Each row has one parent, which holds the
+`(sum, least non-zero, largest)` of the row. Parents are grouped into rows again, up to a single row. With a fan-out of
+2:
 
     root                               (10, 1, 4)
     level 1            (3, 1, 2)                       (7, 3, 4)
     level 0          1           2                   3           4
 
-A parent is always recomputed from its children, never adjusted by a difference. So nothing drifts, a leaf is exactly
-what was written, and writing a parent twice is harmless.
+A parent is always recomputed from its children, and never adjusted by a difference. So rounding errors do not add up, a
+leaf is exactly what was written, and writing a parent twice is harmless.
 
 Cost of a batch of `B`: `O(B log N)` for writes and searches, in place under donation and inside loops.
 

@@ -113,7 +113,7 @@ def put_run(parents: jax.Array, begin: jax.Array, stats: tuple[jax.Array, ...]) 
 
 
 def _planes(parents: jax.Array, unit: int, places: jax.Array | int) -> list[jax.Array | int]:
-    """Return where the sums, least and largest numbers of wide parents are; places are in units of `unit` numbers."""
+    """Return where the sums, the least and the largest numbers of wide parents are, in units of `unit` numbers."""
     size = parents.size // 3 // unit
     return [places, places + size, places + 2 * size]
 

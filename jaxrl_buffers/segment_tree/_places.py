@@ -1,11 +1,11 @@
 """Places in the mass of a tree, each stored as the sum of two float32 numbers.
 
-A draw picks a place in `[0, total)` and finds the leaf there. One float32 has 24 bits, which cannot tell more than 2^24
-leaves apart. Two have twice the bits, and a search subtracts masses from a place without losing them. So one random
-place is enough for the whole way from the root to a leaf. If the sums of a tree are exact, a place is in the same leaf
-for every fan-out.
+A draw picks a place in `[0, total)` and finds the leaf there. One float32 has 24 bits, so it can distinguish at most
+2^24 leaves. Two float32 numbers have twice the bits, and a search can subtract masses from a place without losing bits.
+So one random place is enough for the whole way from the root to a leaf. If the sums of a tree are exact, a place is in
+the same leaf for every fan-out.
 
-Some compilers join a product and a sum into one operation that rounds once. The large products below are exact, so that
+Some compilers join a product and a sum into one operation that rounds once. The large products below are exact, so this
 makes no difference.
 """
 
@@ -23,14 +23,14 @@ from jaxrl_buffers._random.hashing import unrolled
 HALF_BITS = 12  # half of the 24 bits of a float32: the product of two such halves is exact
 UNIT = np.float32(2.0**-24)
 FIRST_HALF = np.int32(-(2**HALF_BITS))  # a mask that removes the last bits
-SMALL, SCALE = np.float32(2.0**-64), np.float32(2.0**64)  # smaller masses are scaled up, for their parts would be zero
+SMALL, SCALE = np.float32(2.0**-64), np.float32(2.0**64)  # masses below SMALL are scaled up; else parts would be zero
 
 
 class Place(NamedTuple):
     """How much mass lies before each place."""
 
-    high: jax.Array  # float32[B]: the float32 nearest to it
-    low: jax.Array  # float32[B]: the difference, of either sign
+    high: jax.Array  # float32[B]: the float32 nearest to that mass
+    low: jax.Array  # float32[B]: the mass minus `high`; it may be negative
 
 
 def at(mass: jax.Array) -> Place:
@@ -73,7 +73,7 @@ def scaled(units: jax.Array, rest: jax.Array, total: jax.Array) -> Place:
 
 
 def before(place: Place) -> jax.Array:
-    """Return the largest float32 up to each place: a float32 is above it iff it is above the place."""
+    """Return the largest float32 that is not above each place. Any larger float32 is above the place."""
     return jnp.where(place.low < 0, previous(place.high), place.high)
 
 
@@ -83,7 +83,7 @@ def previous(value: jax.Array) -> jax.Array:
 
 
 def behind(place: Place, mass: jax.Array) -> Place:
-    """Return places counted from the end of a mass that lies before them: `place - mass`."""
+    """Return `place - mass`: places counted from the end of a mass that is before them."""
     high, error = _sum(place.high, -mass)
     return Place(*_ordered_sum(high, place.low + error))
 

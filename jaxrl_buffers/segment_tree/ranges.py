@@ -1,8 +1,8 @@
 """Sums, searches and draws in ranges of leaves, answered from canonical nodes.
 
-The canonical nodes of a range are the few nodes whose leaves together are exactly the range. Their masses are added,
-and never subtracted as prefix sums would be, so a small range beside large leaves loses no precision. With a fan-out of
-4, the range 2..13 has these canonical nodes:
+The canonical nodes of a range are the few nodes whose leaves together are exactly the range. The mass of a range is the
+sum of their masses. Subtracting two prefix sums would lose precision for a small range beside large leaves. With a
+fan-out of 4, the range 2..13 has these canonical nodes:
 
     level 1                    4-7     8-11
     level 0          2, 3                        12, 13
@@ -36,7 +36,7 @@ from jaxrl_buffers.segment_tree.tree import (
 class Cover(NamedTuple):
     """The canonical nodes of ranges, in groups of siblings from left to right."""
 
-    stats: jax.Array  # float32[R, groups, 3, fan_out]: those of no leaves, for siblings that are not canonical
+    stats: jax.Array  # float32[R, groups, 3, fan_out]; siblings that are not canonical count as having no leaves
     first: jax.Array  # int32[R, groups]: the index of the first sibling on its level
     level: jax.Array  # int32[R, groups]
 
@@ -49,7 +49,7 @@ def reduce(tree: SegmentTree, start: jax.Array | int | None = None, stop: jax.Ar
 
 
 def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | int, thresholds: jax.Array) -> jax.Array:
-    """Do as `find` among the leaves `start..stop-1`, with prefix sums that begin at `start`."""
+    """Do what `find` does, but only among the leaves `start..stop-1`. The prefix sums begin at `start`."""
     nodes = jax.tree.map(lambda part: part[0], _cover_one(tree, start, stop))
     group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])

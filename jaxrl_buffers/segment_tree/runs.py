@@ -30,8 +30,8 @@ def write_run(
         tree: the tree.
         begin: `int32[]`, the first leaf to be set.
         values: `float32[M]`, at most as many as the tree has leaves.
-        where: `bool[M]`, or one for all; other leaves stay as they are.
-        wraps: whether the run may go past the last leaf; with False less is written.
+        where: `bool[M]`, or one bool for all: which leaves are set. The others do not change.
+        wraps: whether the run may go past the last leaf. False saves writes.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -86,5 +86,5 @@ def _recompute_parents_of_run(tree: SegmentTree, begin: jax.Array, count: int) -
 
 
 def _touched(count: int, tree: SegmentTree) -> int:
-    """Return in how many rows `count` neighbors are at most."""
+    """Return the largest number of rows that `count` neighbors can be in."""
     return -(-(count - 1) // tree.fan_out) + 1

@@ -1,11 +1,11 @@
 """Find leaves by prefix sum, or draw them in proportion to their mass.
 
-A search goes down from the root. On each level it picks the child in whose mass the place lies, and subtracts the
-masses of the children before it.
+A search goes down from the root. On each level it picks the child whose mass contains the place, and subtracts the
+masses of the children before that child.
 
-In narrow trees the children are looked at one after the other, as columns of a batch. That makes two kernels a level on
-a CPU, a gather and a choice; a triangular product for the prefix sums made five (samples of 256 on two CPU cores: 50 us
-against 59). In wide trees all children are looked at together.
+In narrow trees the children are compared one after the other, as columns of a batch. On a CPU this takes two kernels a
+level: a gather and a choice. Prefix sums by a triangular product took five kernels. Samples of 256 on two CPU cores
+take 50 us by columns, and took 59 us by the product. In wide trees all children are compared together.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from jaxrl_buffers.segment_tree.tree import (
 )
 
 FIRST_ROWS = 4  # a search begins at the lowest level that has at most this many rows
-# After this many levels the place is computed once and kept: XLA's CPU backend would compute it again for each use. A
-# draw of 256 among 2^20 leaves then has 27 kernels with 394k operations; with 2 levels, 29 kernels with 363k.
+# After this many levels the place is computed once and kept. Otherwise XLA's CPU backend would compute it again for
+# each use. With 3 levels, a draw of 256 among 2^20 leaves has 27 kernels with 394k operations; with 2 levels, 29
+# kernels with 363k.
 LEVELS_TO_KEEP = 3
 
 
 def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
-    """Return for each threshold the first leaf whose inclusive prefix sum is above it.
+    """Return for each threshold the first leaf whose inclusive prefix sum is above the threshold.
 
-    A zero leaf is never found: a threshold equal to the total gives the last non-zero leaf. A threshold above the total
-    gives -1, and so does a tree of zeros.
+    A zero leaf is never found. A threshold equal to the total gives the last non-zero leaf. A threshold above the total
+    gives -1, and so does any threshold in a tree of zeros.
 
     Args:
         tree: the tree.
@@ -66,8 +67,8 @@ def draw(
 ) -> tuple[jax.Array, jax.Array, Summary]:
     """Draw leaves with probability `leaf / total`; consumes `key`.
 
-    The fan-out does not change the draws if the sums of the tree are exact. Otherwise rounding can decide for the
-    neighbor of a leaf, where a place is very close to the border between the two.
+    If the sums of the tree are exact, the fan-out does not change the draws. Otherwise, if a place is very close to the
+    border between two leaves, rounding can decide which of them is drawn.
 
     Args:
         tree: the tree.
@@ -92,10 +93,10 @@ def draw(
 
 
 def pick(masses: jax.Array, place: Place, wide: bool = False) -> tuple[jax.Array, Place]:
-    """Return the child `[B]` in whose mass each place is, and the place counted from the beginning of that child.
+    """Return the child `[B]` whose mass contains each place, and the place counted from the beginning of that child.
 
-    That is the first child whose inclusive prefix sum is above the place. Rounding can put a place past the last child;
-    then the last child with mass is taken. A child without mass is taken only if all are without.
+    It is the first child whose inclusive prefix sum is above the place. Rounding can put a place past the last child;
+    then the last child with mass is taken. A child without mass is taken only if no child has mass.
 
     Args:
         masses: `[B, M]`; in wide trees also `[1, M]`, the same for all places.
@@ -106,14 +107,15 @@ def pick(masses: jax.Array, place: Place, wide: bool = False) -> tuple[jax.Array
 
 
 def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax.Array]:
-    """Pick among children one after the other; return the mass of the child as well."""
+    """Do what `pick` does by comparing children one after the other; return the mass of the child as well."""
     children = [masses[:, number] for number in range(masses.shape[-1])]
     prefixes = [*itertools.accumulate(children)]
-    # The last child with mass is the first one to reach the sum. Just below the sum, no place can be past it.
+    # A place past the last child is moved to just below the sum. There it is inside the last child with mass, because
+    # this child is the first one whose prefix sum reaches the sum.
     limit = jnp.minimum(places.before(place), places.previous(prefixes[-1]))
     limit = jnp.where(prefixes[-1] > 0, limit, -1)
     child = sum(((prefix <= limit).astype(jnp.int32) for prefix in prefixes[:-1]), jnp.zeros(limit.shape, jnp.int32))
-    child = keep(child)  # or else XLA computes it again for every use, with all levels above it
+    child = keep(child)  # otherwise XLA computes it again for every use, with all levels above it
     before, chosen = jnp.zeros_like(limit), children[0]
     for number, mass in enumerate(children[1:], 1):
         before = before + jnp.where(number <= child, children[number - 1], 0)
@@ -127,14 +129,15 @@ def reach(masses: jax.Array) -> jax.Array:
 
 
 def _pick_lane(reach: jax.Array, place: Place) -> tuple[jax.Array, Place]:
-    """Pick among all children at once, given their `reach`.
+    """Do what `pick` does by comparing all children at once, given their `reach`.
 
-    A place past the last child becomes infinite. Then the last child with mass is also taken on all lower levels.
+    A place past the last child becomes infinite, so that the last child with mass is taken on all lower levels too.
     """
     width = reach.shape[-1]
     lane = np.arange(width, dtype=np.int32)[None]
     is_behind = reach > places.before(place)[:, None]
-    # The least rank wins: first the children that end after the place, in order; then those with mass, last one first.
+    # The least rank wins. The children that end after the place come first, in order. Then come the other children with
+    # mass, the last one first.
     rank = jnp.where(is_behind, lane, jnp.where(reach > 0, 2 * width - lane, np.int32(3 * width)))
     best, passed = lax.reduce(
         (rank, jnp.where(is_behind, 0, reach)),
@@ -154,9 +157,9 @@ def _first_level(tree: SegmentTree) -> int:
 def _nodes_to_begin_with(tree: SegmentTree) -> tuple[dict[int, jax.Array], jax.Array]:
     """Return the small levels that a search reads as a whole, by level, and the total.
 
-    For a narrow tree this is one level, the one at which a search begins, as masses. For a wide tree these are all
-    small levels, as `reach`; those that are not stored are summed here. The order of summation is free: no sum is
-    stored.
+    For a narrow tree this is only the level at which a search begins, as masses. For a wide tree these are all small
+    levels, as `reach`; levels that are not stored are computed here. The order of summation does not matter, because
+    these sums are not stored.
     """
     first = _first_level(tree)
     if not tree.is_wide:

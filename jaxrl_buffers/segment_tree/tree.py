@@ -11,10 +11,10 @@ of nine runs on two CPU cores, microseconds inside `scan` with the random number
     update of three binary trees instead of one            over 600
     flashbax (sums only, adjusted by differences)          update 100, search 87
 
-Why accelerators get wider rows (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51 for a TPU v5e and an H100; a step
-that adds 128 transitions, draws 256 and updates their priorities, 2^20 slots, rows packed into words): on a TPU a
-fan-out of 128 takes 106k cycles by its compiler's estimate, and for other widths the compiler copies the tree into
-another layout.
+Why accelerators get wider rows: the programs were compiled but not run, by jaxlib 0.10.2 and libtpu 0.0.51, for a TPU
+v5e and an H100. A step adds 128 transitions, draws 256 and updates their priorities, with 2^20 slots and rows packed
+into words. On a TPU a fan-out of 128 takes 106k cycles by its compiler's estimate; for other widths the compiler copies
+the tree into another layout.
 
     fan-out                                           8     16     32     64    128    256
     kernels on a GPU                                 46     41     37     30     32     34
@@ -41,9 +41,9 @@ SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole, whic
 class SegmentTree(Component):
     """Non-negative leaves and their parents, which are stored level by level from the bottom.
 
-    The small levels at the top have an array of their own, which every write makes again. If they were written in
-    place, XLA would fuse that write into later reads and copy all of `inner`. Wide trees do not store the small levels:
-    they compute them when they are needed, because a few wide rows are summed quickly.
+    The small levels at the top have an array of their own. Every write computes this whole array again. If the small
+    levels were written in place, XLA would fuse that write into later reads and copy all of `inner`. Wide trees do not
+    store the small levels. They compute these levels when they are needed, because a few wide rows are summed quickly.
     """
 
     leaves: jax.Array  # float32[rows * fan_out]: zero from `capacity` on
@@ -63,8 +63,8 @@ def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
 
     Args:
         capacity: the number of leaves.
-        fan_out: how many children a node has. It changes the speed and the order of summation, and nothing else. 8 is
-            best on CPUs; 128, the width of a vector register, on TPUs.
+        fan_out: how many children a node has. It changes only the speed and the order of summation. On CPUs 8 is best.
+            On TPUs 128 is best, the width of a vector register.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -94,7 +94,7 @@ def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
 def read(tree: SegmentTree, indices: jax.Array) -> jax.Array:
     """Return the leaves at `indices`; zero outside the tree."""
     leaves = tree.leaves.at[jnp.where(indices < 0, tree.capacity, indices)].get(mode="fill", fill_value=0)
-    return keep(leaves)  # or else XLA reads a single leaf again after a later write, and copies all leaves for that
+    return keep(leaves)  # otherwise XLA reads a single leaf again after a later write, and copies all leaves for this
 
 
 def write(
@@ -113,7 +113,7 @@ def write(
         tree: the tree.
         indices: `int32[B]`.
         values: `float32[B]`.
-        where: `bool[B]`, or one for all.
+        where: `bool[B]`, or one bool for all.
         unique: True promises that no index occurs twice, which saves the search for duplicates.
     """
     if indices.size == 0:
@@ -136,7 +136,7 @@ def root(tree: SegmentTree) -> Summary:
     summary = summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
     if not tree.is_wide:
         return summary
-    nodes = whole_level(tree, first_small_level(tree))  # the order does not matter for extremes: one reduction
+    nodes = whole_level(tree, first_small_level(tree))  # the least and the largest need no fixed order: one reduction
     return Summary(summary.total, jnp.min(nodes[:, 1]), jnp.max(nodes[:, 2]))
 
 

@@ -4,7 +4,7 @@ ring.py       the ring: positions, ages, rows and slots, as arithmetic on a head
 rows.py       how rows are laid out in memory: each leaf in its own array, or packed into words
 reader.py     how views read rows
 storage.py    a ring together with its layers, which are:
-frames.py     stacked observations of which each frame is stored once
+frames.py     stacked observations; each frame is stored once
 episodes.py   where episodes begin and end
 returns.py    the return of each step of an episode
 """

@@ -1,8 +1,9 @@
-"""Starts whose samples lie in one episode: how many there are, and where the start of a given number is.
+"""Starts whose samples stay within one episode: how many there are, and where the start of a given number is.
 
-Some views need `fit` more rows of the start's own episode. Whether a start has them is known when the last of these
-rows is written. So starts are counted there: `before[row]` is how many starts had their last row before this row, since
-the ring was made. Then differences count the starts in between:
+With some views, `fit` rows of the start's own episode must follow a start. Whether they do is known when the last of
+these rows is written. So a start is counted at the last row of its sample. `before[row]` is the number of samples whose
+last row was written before this row, since the ring was made. The difference of two such counts is the number of starts
+between them:
 
     starts of age a or less = total - before[row of age a - fit]
 
@@ -13,8 +14,8 @@ Here is an example of one environment, with `fit = 2`, `total = 4`, and a bar at
     is the last row of one             *   *           *   *
     `before`                   0   0   0   1   2   2   2   3
 
-The counts are part of the episode index, and exist only if the view needs them. Cost: to count takes one read for each
-environment, to find a start takes `log2(T)` reads.
+The counts are part of the episode index, and exist only if the view needs them. Cost: counting takes one read for each
+environment; finding a start takes `log2(T)` reads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from jaxrl_buffers.types import Window
 
 
 class Fit(NamedTuple):
-    """Which rows are starts: those at a multiple of `stride` that `lookahead` rows of their own episode follow."""
+    """Which rows are starts: rows at multiples of `stride`, if `lookahead` rows of their own episode follow them."""
 
     lookahead: int
     stride: int

@@ -1,8 +1,8 @@
 """Where the frames of observations are stored, and which of them can still be read.
 
-Transitions repeat themselves: the `next_obs` of a row is the `obs` of the next one, and two stacks that follow each
-other differ by one frame. So only the newest frame of each `obs` is stored. An example of one environment, with stacks
-of three frames; the first episode ends at row 3, the second one goes on:
+Transitions repeat frames: the `next_obs` of a row is the `obs` of the next row, and two consecutive stacks differ by
+one frame. So only the newest frame of each `obs` is stored. Here is an example of one environment with stacks of three
+frames. The first episode ends at row 3, and the second one is not over:
 
     row               0    1    2    3    4    5
     stored frame      a    b    c    d    p    q
@@ -11,15 +11,16 @@ of three frames; the first episode ends at row 3, the second one goes on:
     `steps`           0    1    2    2    0    1
     `final`                          0
 
-The frame `e` was seen last in the first episode, and `r` was seen after the newest row. No row has them as its `obs`,
-so they get places of their own. All frames are in one array, and any stack can be read by one gather:
+The frame `e` is the last frame of the first episode, and `r` was seen after the newest row. Neither of them is the
+newest frame of any `obs`, so they get places of their own. All frames are in one array, and any stack can be read by
+one gather:
 
     place             0 ... T-1         T ... T+F-1                     T+F
     holds             one a row         a ring of F final frames        the frame after the newest row
     in the example    a b c d p q       e                               r
 
-Final frames are numbered in the order in which they are written, in each environment; number `k` is at `T + k mod F`.
-Numbers count modulo a large multiple of `F`. So the age of a final frame tells whether a newer one has replaced it.
+In each environment, final frames are numbered in the order in which they are written; number `k` is at `T + k mod F`.
+Numbers count modulo a large multiple of `F`. If at least `F` newer final frames were written, the frame was replaced.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def num_finals(storage: Ring) -> int:
 
 
 def modulus(num_finals: int) -> int:
-    """Return what the numbers of final frames count modulo: the largest multiple of `F` within the limit."""
+    """Return the modulus of the numbers of final frames: the largest multiple of `F` within the limit."""
     return ring.POSITION_LIMIT // num_finals * num_finals
 
 
@@ -88,5 +89,5 @@ def write_numbers(storage: Ring, numbers: jax.Array, places: Places, values: jax
 
 
 def write_numbers_at(numbers: jax.Array, row: jax.Array, env: jax.Array, values: jax.Array) -> jax.Array:
-    """Write values to distinct places `(row, env)` of `numbers[T, N]`, all of one shape; not where `row` is `T`."""
+    """Write values to distinct places `(row, env)` of `numbers[T, N]`. Nothing is written where `row` is `T`."""
     return set_at(numbers, (row.reshape(-1), env.reshape(-1)), values.reshape(-1))

@@ -47,11 +47,11 @@ class Leaves(Component):
         return [jax.tree.map(lambda leaf: leaf[step], rows) for step in range(len(index))]  # noqa: B023
 
     def unpack(self, step: PyTree) -> PyTree:
-        """Return the rows of one step: they are leaves already."""
+        """Return the rows of one step unchanged, because they are leaves already."""
         return step
 
     def select(self, steps: list[PyTree], number: jax.Array | int, index: jax.Array) -> PyTree:
-        """Read step `number[B]` of each sample again; the compiler drops the leaves that the caller does not use."""
+        """Read step `number[B]` of each sample again. The compiler removes reads of leaves that are not used."""
         return self.read(index)
 
     @property
@@ -69,7 +69,7 @@ class Leaves(Component):
 
     def write_at(self, rows: PyTree, row: jax.Array, env: jax.Array) -> Leaves:
         """Write rows `[K, E, ...]` to distinct places."""
-        # Two indices: with a flat one, XLA would copy some arrays into another layout.
+        # There are two indices, because with a flat index XLA would copy some arrays into another layout.
         index = row.reshape(-1), env.reshape(-1)
 
         def write(leaf: jax.Array, new: jax.Array) -> jax.Array:
@@ -95,9 +95,9 @@ def write_rows(leaf: jax.Array, new: jax.Array, row: jax.Array | int, length: in
 def write_wrapped(array: jax.Array, new: jax.Array, start: jax.Array, overhang: jax.Array) -> jax.Array:
     """Write `new` from `start + overhang` on; its last `overhang` entries go to the front of the array.
 
-    `dynamic_update_slice` clamps its start. So a chunk that wraps is rolled by the overhang, and written twice: at the
-    end of the ring, where its last entries are masked out, and at the front, where only these are written. An example
-    of six rows, in which `a b c` is to be written from row 5 on, so that `start` is 3 and `overhang` is 2:
+    `dynamic_update_slice` clamps its start. So a chunk that wraps is rolled by the overhang, and written twice. At the
+    end of the ring, its last `overhang` entries are masked out. At the front, only these are written. In this example
+    of six rows, `a b c` is written from row 5 on, so `start` is 3 and `overhang` is 2:
 
         rolled             b c a
         at row 3     . . . . . a

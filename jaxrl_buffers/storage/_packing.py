@@ -7,14 +7,16 @@ Leaves are grouped by the width of their elements, and each group is concatenate
     2 bytes   two elements a word
     1 byte    four elements a word
 
-Narrow elements are packed in planes: byte `i` of word `w` is element `i * num_words + w`. Packing is then a few shifts
-of whole vectors, with no change of shape within a word. An example of eight bytes in two words, lowest byte first:
+Narrow elements are packed in planes: byte `i` of word `w` is element `i * num_words + w`. So packing takes only a few
+shifts of whole vectors, and no reshape within a word. In this example eight bytes are packed into two words, lowest
+byte first:
 
     elements   a b c d e f g h
     words      a c e g,  b d f h
 
-Why planes (compiled, not run: jaxlib 0.10.2 and libtpu 0.0.51; pack 128 rows, write them, gather 256): with
-`lax.bitcast_convert_type` between widths it was 20k cycles on a TPU and 11 kernels on a GPU, with planes 15k and 8.
+Why planes: a program that packs 128 rows, writes them and gathers 256 was compiled, but not run, by jaxlib 0.10.2 and
+libtpu 0.0.51. With planes it has 15k cycles on a TPU and 8 kernels on a GPU. With `lax.bitcast_convert_type` between
+widths it had 20k cycles and 11 kernels.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Form(NamedTuple):
 
 
 def form_of(elements: Sequence[Element], narrow: int = 0, multiple: int = 1) -> Form:
-    """Return the form of rows with the given leaves; a width above `narrow` is rounded up to a multiple."""
+    """Return the form of rows with the given leaves. Widths above `narrow` are rounded up to multiples of `multiple`."""
     counts = _counts(elements)
     num_words = sum(-(-counts[width] * width // 4) for width in WIDTHS)
     return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > narrow else num_words)
@@ -94,14 +96,14 @@ def _key_shape(dtype: Any) -> tuple[int, ...]:
 
 
 def _width(element: Element) -> int:
-    """Return how many bytes each number has as which a leaf is stored: half a complex number, a word of a key."""
+    """Return the bytes of each stored number. A complex number is stored as two numbers, a key as its words."""
     if _is_key(element.dtype):
         return 4
     return element.dtype.itemsize // 2 if _is_complex(element.dtype) else element.dtype.itemsize
 
 
 def _bit_shape(element: Element) -> tuple[int, ...]:
-    """Return the shape of these numbers: complex numbers and keys have one axis more than the leaf."""
+    """Return the shape of the stored numbers. For complex numbers and keys it has one axis more than the leaf."""
     if _is_key(element.dtype):
         return (*element.shape, *_key_shape(element.dtype))
     return (2, *element.shape) if _is_complex(element.dtype) else element.shape

@@ -18,7 +18,7 @@ from jaxrl_buffers.storage._leaves import write_wrapped
 from jaxrl_buffers.storage._packing import Element, Form, form_of, pack, unpack
 from jaxrl_buffers.types import PyTree
 
-LARGE = 1024  # words; a leaf of this size or more has its own array, so that programs without use for it do not read it
+LARGE = 1024  # words; a leaf of at least this size has its own array, so that programs that do not use it never read it
 BLOCK_WORDS = 2**22  # how many words are packed at once when rows are restored from a checkpoint
 
 
@@ -33,7 +33,7 @@ class Words(Component):
 
     @staticmethod
     def empty(structure: PyTree, shape: tuple[int, int], narrow: int = 0, multiple: int = 1) -> Words:
-        """Return rows of zeros of shape `(T, N)`; widths above `narrow` words are rounded up to a multiple."""
+        """Return rows of zeros of shape `(T, N)`. Widths above `narrow` are rounded up to multiples of `multiple`."""
         leaves, treedef = jax.tree.flatten(structure)
         elements = [Element(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
         sizes = [form_of([element]).num_words for element in elements]
@@ -71,7 +71,7 @@ class Words(Component):
         return [list(step) for step in zip(*arrays, strict=True)]
 
     def unpack(self, step: list[jax.Array]) -> PyTree:
-        """Return the rows of which `step` has the words: `uint32[..., W]` for each array."""
+        """Return the rows of one step, given their words: `uint32[..., W]` for each array."""
         leaves = [leaf for form, words in zip(self.forms, step, strict=True) for leaf in unpack(form, words)]
         return self._unflatten(leaves)
 
@@ -90,7 +90,7 @@ class Words(Component):
         return self._unflatten(list(packed))
 
     def with_tree(self, tree: PyTree) -> Words:
-        """Return rows in the same layout that hold the given leaves; packed in blocks, to save memory."""
+        """Return rows in the same layout that hold the given leaves. They are packed in blocks, to save memory."""
         leaves, num_axes = jax.tree.leaves(tree), self.arrays[0].ndim
         arrays = tuple(jnp.zeros(array.shape, jnp.uint32) for array in self.arrays)
         num_rows = max(1, BLOCK_WORDS // max(1, math.prod(self.shape[1:]) * sum(form.num_words for form in self.forms)))

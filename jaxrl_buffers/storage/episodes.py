@@ -1,7 +1,7 @@
 """The episode index: where the episode of any stored row begins and ends, in constant time.
 
-Every row has the number of its episode, and a table says for each number where that episode lies. An example of one
-environment and a ring of `T = 7` rows, which holds the positions 2 to 8; a bar marks the end of an episode:
+Every row has the number of its episode. A table holds, for each number, where that episode is. Here is an example of
+one environment and a ring of `T = 7` rows, which holds the positions 2 to 8. A bar marks the end of an episode:
 
     position          2   3   4 | 5   6 | 7   8
     `number`          0   0   0   1   1   2   2
@@ -11,18 +11,18 @@ environment and a ring of `T = 7` rows, which holds the positions 2 to 8; a bar 
     `length`                     4       2       2      its rows so far, overwritten ones included
     `zero`                       4      -1      -1      the position of its last row with a discount of zero
 
-The age of a row is the number of rows written after it. It answers all questions:
+The age of a row is the number of rows written after it. Where an episode begins and ends follows from ages:
 
     end age = age of `last`,   begin age = end age + `length` - 1
 
-Here episode 0 begins at age 4 + 4 - 1 = 7. That is not below the 7 rows which are stored, so its first row, at position
-1, has been overwritten.
+In the example, episode 0 begins at age 4 + 4 - 1 = 7. Seven rows are stored, with the ages 0 to 6. So the first row of
+episode 0, at position 1, has been overwritten.
 
 Numbers count modulo `T`. The stored episodes have consecutive numbers and at least one stored row each, so there are at
 most `T` of them, and no two share a number.
 
-Cost: a write changes the entries of its own rows and of their episodes. An end changes nothing of the rows before it.
-Overwritten and dropped rows need no change either, because their ages show that they are not stored.
+Cost: a write changes the entries of its own rows and of their episodes. The end of an episode does not change the rows
+before it. Overwritten and dropped rows need no change either, because their ages show that they are not stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def index_of(storage: Ring) -> EpisodeIndex:
 
 
 class Table(NamedTuple):
-    """Where each episode lies, indexed by its number."""
+    """Where each episode is, indexed by its number."""
 
     last: jax.Array  # int32[T, N]: the position of its newest row
     length: jax.Array  # int32[T, N]: its rows so far, overwritten ones included; at most FAR
@@ -65,17 +65,17 @@ class Open(NamedTuple):
 
     number: jax.Array  # int32[N]
     length: jax.Array  # int32[N]: its rows so far; 0 iff the newest row ended an episode
-    since_zero: jax.Array  # int32[N]: its rows after the last one with a discount of zero, FAR if there is none
+    since_zero: jax.Array  # int32[N]: its rows after its last row with a discount of zero, FAR if there is none
 
 
 class EpisodeIndex(NamedTuple):
     """The state of the index."""
 
     number: jax.Array  # int32[T, N]: the number of each row's episode
-    table: Table  # where the stored episodes lie
-    open: Open  # the episodes that go on
+    table: Table  # where the stored episodes are
+    open: Open  # the episodes that have not ended
     returns: PyTree  # the `Affine` maps of `EpisodicReturns`; () if returns are not recorded
-    fits: PyTree = ()  # the `Fits` of samples that must lie in one episode; () if the view has no such condition
+    fits: PyTree = ()  # the `Fits` of samples that must stay in one episode; () if the view has no such condition
 
 
 class Span(NamedTuple):
@@ -89,10 +89,10 @@ class Span(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """Where the episodes of rows lie; positions count as those of `Handle` do."""
+    """Where the episodes of rows are. Positions are those of `Handle`."""
 
     begin: jax.Array  # the position of the first row, stored or not
-    end: jax.Array  # the position of the last row, or of the newest one while the episode goes on
+    end: jax.Array  # the position of the last row, or of the newest row if the episode has not ended
     steps_to_end: jax.Array  # how many rows of the episode follow
     last_zero: jax.Array  # the position of the last row with a discount of zero, -1 if none is stored
     begin_is_stored: jax.Array  # bool
@@ -105,7 +105,7 @@ class Episodes(Component):
 
     Args:
         returns: how returns are recorded; None records none.
-        fit: which starts have samples that lie in one episode.
+        fit: which starts have samples that stay within one episode.
         is_wanted: whether the buffer or one of its parts needs the index.
         count_fits: count the starts that `fit` describes.
     """
@@ -139,7 +139,7 @@ class Episodes(Component):
         return structure
 
     def record(self, before: Ring, chunk: Chunk) -> EpisodeIndex:
-        """Return the index after a chunk was added, given the ring before that."""
+        """Return the index after a chunk was added, given the ring before the chunk."""
         index, (length, num_envs) = before.episodes, ring.shape(before)
         row, env, position, is_written = ring.places(before, chunk)
         steps = returns.steps_of(chunk.rows, self.returns)
@@ -177,7 +177,7 @@ class Episodes(Component):
     def mark_break(self, storage: Ring, broken: Break) -> EpisodeIndex:
         """Return the index after open episodes were closed.
 
-        If a value is stored for bootstrapping, the returns of a closed episode go on with it.
+        If rows store a value for bootstrapping, it becomes part of the returns of a closed episode.
         """
         index, (length, num_envs) = storage.episodes, ring.shape(storage)
         opened = _next_episode(index.open, broken.where & (index.open.length > 0), length)
@@ -194,7 +194,7 @@ class Episodes(Component):
 
 
 def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_rows: int) -> Open:
-    """Return the episode of each row `[K, E]` of a chunk, as it is right after that row and before its end counts.
+    """Return the episode of each row `[K, E]` of a chunk, as it is right after that row, and not yet ended by it.
 
     Args:
         opened: `[1, E]`, the open episodes before the chunk.
@@ -212,7 +212,7 @@ def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_r
 
 
 def _next_episode(episode: Open, ended: jax.Array, num_rows: int) -> Open:
-    """Return the episode to which the next row belongs: a new one where this one has ended."""
+    """Return the episode to which the next row belongs: a new episode if this one has ended."""
     return Open(
         ring.wrap(episode.number + ended, num_rows),
         jnp.where(ended, 0, episode.length),
@@ -239,7 +239,7 @@ def count(storage: Ring) -> jax.Array:
 
 
 def of_number(storage: Ring, number: jax.Array, env: jax.Array) -> Span:
-    """Return where the episodes of the given numbers lie; meaningless if no row of the episode is stored."""
+    """Return where the episodes of the given numbers are. The result is meaningless if no row of them is stored."""
     last, length, zero = (leaf.at[number, env].get(mode="clip") for leaf in storage.episodes.table)
     end = ring.age_of_position(storage, last, env)
     begin = end + length - 1
@@ -250,21 +250,22 @@ def of_number(storage: Ring, number: jax.Array, env: jax.Array) -> Span:
 
 
 def of_rows(storage: Ring, row: jax.Array, env: jax.Array) -> Span:
-    """Return where the episodes of stored rows lie, for indices of any common shape."""
+    """Return where the episodes of stored rows are, for indices of any common shape."""
     return of_number(storage, storage.episodes.number.at[row, env].get(mode="clip"), env)
 
 
 def _returns_of_rows(storage: Ring, recorded: EpisodicReturns, row: jax.Array, env: jax.Array) -> jax.Array:
     """Return the episodic returns of stored rows, for indices of any common shape."""
     span, age = of_rows(storage, row, env), ring.age_of_row(storage, row, env)
-    # A return is known from a discount of zero on. With bootstrapping, every end of an episode settles it too.
+    # A return is known once its row or a later row of the episode has a discount of zero. With bootstrapping, it is
+    # also known once the episode has ended.
     is_settled = (age >= span.zero) | (span.is_ended & (recorded.bootstrap is not None))
     return recorded.read(storage.episodes.returns, ring.shape(storage)[0], row, env, is_settled)
 
 
 @jax.jit
 def describe(storage: Ring, handle: Handle) -> Episode:
-    """Return where the episodes of rows lie, given handles of any shape."""
+    """Return where the episodes of rows are, given handles of any shape."""
     index_of(storage)
     slots, is_stored = ring.locate(storage, handle)
     row, env = ring.unravel(storage, jnp.where(is_stored, slots, 0))

@@ -1,7 +1,8 @@
-"""`Frames`: stacks of frames taken apart when rows are added, and put together again when rows are read.
+"""`Frames`: stacks of frames are taken apart when rows are added, and put together again when rows are read.
 
-Only the newest frame of each observation is stored; `_frame_store.py` draws where it goes. The stacks of a row are cut
-from one strip of frames: those of its own row and of up to `stack - 1` rows before it, then the frame that follows.
+Only the newest frame of each observation is stored; `_frame_store.py` shows where. Both stacks of a row are parts of
+one strip of frames. The strip holds the frames of up to `stack - 1` rows before the row, the frame of the row itself,
+and the frame that follows.
 
     strip        a b c d        of the third row of an episode, with stack = 3
     `obs`        a b c
@@ -33,23 +34,24 @@ from jaxrl_buffers.storage.rows import Rows
 from jaxrl_buffers.types import PyTree
 
 PADDINGS = ("edge", "zeros")
-ROWS_PER_FINAL = 8  # the default: one final frame is kept for so many rows
+ROWS_PER_FINAL = 8  # by default, one final frame is kept for this many rows
 
 
 class Frames(Component):
-    """Store each frame of stacked observations once. Rows are added and sampled with whole stacks, as without it.
+    """Store each frame of stacked observations once. Rows are still added and sampled with whole stacks.
 
-    A transition takes `1 + 1 / 8` frames of memory instead of `2 * stack`. In return the data must meet two conditions:
+    A transition takes `1 + 1 / 8` frames of memory instead of `2 * stack`. The data must meet two conditions:
 
     * `next_obs` is the `obs` of the next row, unless an episode ends in between;
     * a stack holds the newest frames of its episode, the newest one last.
 
     The oldest `stack - 1` rows of each environment are not sampled, because the frames before them are overwritten.
-    Final observations are overwritten too if episodes are short. A sample that needs a lost one has weight 0 and, where
-    its batch has a mask, mask False. `buffer.stats` counts such rows as `lost_finals`.
+    If episodes are short, some final observations are overwritten too. A sample that needs a lost final observation has
+    weight 0 and, if its batch has a mask, mask False. `buffer.stats` counts such rows as `lost_finals`.
 
     Args:
-        stack: how many frames a stack has. With 1, observations are not stacked, and only `next_obs` is saved.
+        stack: how many frames a stack has. With 1, observations are not stacked, and only the memory of `next_obs` is
+            saved.
         axis: the axis of `obs` along which frames are stacked.
         padding: what fills a stack at the start of an episode: `"edge"` its first frame, `"zeros"` zeros.
         stacked: the part of `obs` that is stacked, by its dotted name; all of it by default. The rest is stored whole.
@@ -112,7 +114,7 @@ class Frames(Component):
         return _with_observations(structure, obs, obs)
 
     def record(self, before: Ring, chunk: Chunk) -> FrameStore:
-        """Return the store after a chunk was added, given the ring before that."""
+        """Return the store after a chunk was added, given the ring before the chunk."""
         store, num_envs = before.frames, ring.shape(before)[1]
         places, num_finals = ring.places(before, chunk), frame_store.num_finals(before)
         modulus = frame_store.modulus(num_finals)
@@ -141,7 +143,7 @@ class Frames(Component):
             before: the ring before the chunk.
             chunk: the rows with their observations.
             places: where the rows go.
-            final: `int32[K, E]`, the place of each row's `next_obs` among final frames; above `F` if it is not one.
+            final: `int32[K, E]`, the place of each row's `next_obs` among final frames; above `F` if it is not final.
         """
         (length, _), images = ring.shape(before), before.frames.images
         obs, next_obs = (self._map(self._newest_frame, named_field(chunk.rows, name)) for name in ("obs", "next_obs"))
@@ -182,7 +184,7 @@ class Frames(Component):
         offset = np.arange(self.stack - 1, -1, -1, dtype=np.int32).reshape(*[1] * row.ndim, -1)
         steps = store.steps.at[row, env].get(mode="clip")[..., None]
         place = ring.wrap(row[..., None] - jnp.minimum(offset, steps), length)
-        # Where `offset > steps`, the row lies before the episode, and its place is that of the first frame.
+        # Where `offset > steps`, the row is before the episode, and the first frame of the episode takes its place.
         strip = jnp.concatenate([place, following], axis=-1)
         is_padding = jnp.pad(offset > steps, [*[(0, 0)] * row.ndim, (0, 1)])
         whole, frames = _gather(storage, strip[..., -2:], env), _gather(storage, strip, env)
@@ -193,7 +195,7 @@ class Frames(Component):
         return _with_observations(rows, obs, next_obs)
 
     def mark_break(self, storage: Ring, broken: Break) -> FrameStore:
-        """Return the store after open episodes were closed: the frame after the newest row becomes a final one."""
+        """Return the store after open episodes were closed: the frame after the newest row becomes a final frame."""
         store, (length, num_envs), num_finals = storage.frames, ring.shape(storage), frame_store.num_finals(storage)
         env = jnp.arange(num_envs, dtype=jnp.int32)
         is_open = broken.where & (store.next_steps > 0)

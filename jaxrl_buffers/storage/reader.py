@@ -1,4 +1,4 @@
-"""`Reader`: how views read rows, in whatever way these are stored."""
+"""`Reader`: how views read rows. It hides in which way rows are stored."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Complete = Callable[[jax.Array, jax.Array, str | None], jax.Array]
 
 
 class Reader(NamedTuple):
-    """Reads rows of a ring, and applies `changes` to what it read, in their order.
+    """Reads rows of a ring, and applies `changes` to them, one after the other.
 
-    Layers of the storage put back what they store apart, such as observations. Views change rows too, such as their
-    goals in hindsight.
+    Layers of the storage use changes to put back what they store themselves, such as observations. Views use changes
+    too: `Hindsight` replaces goals.
     """
 
     ring: Ring
@@ -33,7 +33,7 @@ class Reader(NamedTuple):
         return self.changed(ring.read(self.ring, row, env), row, env)
 
     def steps(self, row: jax.Array, env: jax.Array, num_steps: int) -> Steps:
-        """Read `num_steps` consecutive rows of each sample, of which the rows `[B]` are the first."""
+        """Read `num_steps` consecutive rows of each sample, from its first row `row[B]` on."""
         rows = [self.later(row, step) if step else row for step in range(num_steps)]
         index = [one * ring.shape(self.ring)[1] + env for one in rows]
         return Steps(self, rows, env, self.ring.rows.read_steps(index))
@@ -47,7 +47,7 @@ class Reader(NamedTuple):
         return jnp.ones(row.shape, bool) if self.complete is None else self.complete(row, env, field)
 
     def oldest(self, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Return `num_rows` rows of every environment, `start` rows after the oldest one.
+        """Return `num_rows` rows of every environment. `start=0` begins at the oldest row.
 
         Returns:
             Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]`: which rows are stored and complete.
@@ -93,7 +93,7 @@ class Steps(NamedTuple):
     stored: list[Any]  # for each step, its rows as `Rows.read_steps` returns them
 
     def each(self) -> list[PyTree]:
-        """Return the rows of every step, leaves `[B, ...]`. Use it for fields of which every step is needed."""
+        """Return the rows of every step, leaves `[B, ...]`. Use it for fields that are needed from every step."""
         unpack = self.reader.ring.rows.unpack
         return [self.reader.changed(unpack(one), self.rows[step], self.env) for step, one in enumerate(self.stored)]
 

@@ -12,11 +12,11 @@ the composition from its own first row to the end of the block that it shares wi
     level 1, blocks        0-63                       8-63                 |  ...
     level 2, and so on
 
-As long as a block is being filled, "the end" is the newest row. A new row is composed onto all nodes that reach up to
-it, at most eight on each level. The return of a row reads one node on each level: from row 2 on these are rows 2-7,
-rows 8-63, and so on, once around the ring.
+While a block is being filled, its end is the newest row. A new row is composed onto all nodes that reach up to it, at
+most eight on each level. To compute the return of a row, one node is read on each level. For row 2 these are the nodes
+of rows 2-7, rows 8-63, and so on, once around the ring.
 
-So the end of an episode costs as much as any other row: nothing is filled in backwards. And nothing is divided by a
+The end of an episode costs as much as any other row, because nothing is filled in backwards. Nothing is divided by a
 power of `gamma`, so episodes of any length have finite returns.
 """
 
@@ -35,7 +35,7 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Scalar
 
 FAN_OUT = 8  # children of a node
-FIELD = "episodic_return"  # among the extras of a row
+FIELD = "episodic_return"  # the name of the return in the extras of a row
 
 
 class Steps(NamedTuple):
@@ -46,7 +46,7 @@ class Steps(NamedTuple):
     is_zero: jax.Array  # bool: the discount is zero, so nothing after the row counts
     reward: jax.Array
     discount: jax.Array  # d_t, without gamma
-    value: jax.Array  # what follows is worth this much, where a time limit ends the episode
+    value: jax.Array  # the value of what follows, where a time limit ends the episode
 
 
 class Affine(NamedTuple):
@@ -57,20 +57,21 @@ class Affine(NamedTuple):
 
 
 class EpisodicReturns(Component):
-    """Record the discounted return of every step; batches have it as `extras["episodic_return"]`.
+    """Record the discounted return of every step. Batches contain it as `extras["episodic_return"]`.
 
         G_t = r_t + gamma d_t G_{t+1}
 
-    The return of a step is known once the step, or a later one of its episode, has the discount `d_t = 0`. Until then
-    it is `default`. It stays `default` if a time limit ends the episode, unless `bootstrap` is given. A change of
-    `gamma` or `reward_clip` affects rows that are added afterwards.
+    The return of a step is known once this step, or a later step of its episode, has the discount `d_t = 0`. Until then
+    `default` is returned instead. If a time limit ends the episode, the return stays `default`, unless `bootstrap` is
+    given. A change of `gamma` or `reward_clip` affects only rows that are added afterwards.
 
     Args:
         gamma: the discount of one step. With a gamma above 1, returns that are too large for a float32 are not finite.
         default: the return of steps whose return is not known.
         reward_clip: `(least, most)`, the range to which rewards are clipped first.
         bootstrap: the name of a stored field with the value of the next observation, such as `"extras.next_value"`.
-            With it, a time limit makes returns known too: they go on with `gamma` times that value.
+            With it, returns are also known once a time limit ends the episode: `G_{t+1}` of its last step is that
+            value.
         discount: the name of a stored field with `d_t`, such as `"extras.discount"`, for environments that have
             discounts of their own; by default `1 - terminated`.
 
@@ -114,7 +115,8 @@ class EpisodicReturns(Component):
         if self.reward_clip is not None:
             reward = jnp.clip(reward, *(jnp.asarray(limit, jnp.float32) for limit in self.reward_clip))
         factor = jnp.where(steps.is_zero, 0, jnp.asarray(self.gamma, jnp.float32) * steps.discount.astype(jnp.float32))
-        # The factor is zero at an end, so a composition may go on past it: nothing after the end counts.
+        # The factor is zero at the end of an episode. So a composition may include rows after the end; they do not
+        # count.
         total = reward + jnp.where(steps.truncated, factor * steps.value.astype(jnp.float32), 0)
         maps = Affine(total, jnp.where(steps.truncated, 0, factor))
 
@@ -124,7 +126,7 @@ class EpisodicReturns(Component):
         return append_one(0, tree) if row.shape[0] == 1 else lax.fori_loop(0, row.shape[0], append_one, tree)
 
     def cut(self, tree: Affine, length: int, row: jax.Array, env: jax.Array, value: jax.Array) -> Affine:
-        """End the episodes of the newest rows `[E]`: what follows them is worth `value[E]`."""
+        """End the episodes of the newest rows `[E]`: the value of what follows is `value[E]`."""
         value = value.astype(jnp.float32)
         return _append(tree, length, row, env, Affine(value, jnp.zeros_like(value)), begins=False)
 
@@ -168,7 +170,7 @@ def _then(first: Affine, second: Affine) -> Affine:
 
 
 def _times(factor: jax.Array, value: jax.Array) -> jax.Array:
-    """Multiply, with zero times infinity as zero: an infinite factor is a product that was too large for a float32."""
+    """Multiply; zero times infinity is zero. An infinite factor is a product that was too large for a float32."""
     is_nothing = (factor == 0) | ((value == 0) & jnp.isinf(factor))
     return jnp.where(is_nothing, 0, factor * value)
 
@@ -185,7 +187,7 @@ def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Aff
         row: `int32[E]`, rows in the ring; `T` where nothing is appended.
         env: `int32[E]`.
         maps: `[E]`.
-        begins: whether the rows are new: then a node whose first row is this one starts again.
+        begins: whether the rows are new. If so, a node whose first row is a new row starts again.
     """
     nodes = _nodes_by_level(length)
     level = np.arange(len(nodes), dtype=np.int32)[:, None, None]
@@ -204,7 +206,7 @@ def _append(tree: Affine, length: int, row: jax.Array, env: jax.Array, maps: Aff
 def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Array:
     """Compose all maps from each row on, once around the ring, and return the total.
 
-    Maps after the step that settles the return do not matter: that step's factor of zero hides them.
+    Maps after the step that makes the return known do not matter: the factor of that step is zero and hides them.
     """
     nodes = _nodes_by_level(length)
 

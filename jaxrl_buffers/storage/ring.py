@@ -8,7 +8,7 @@ environment were written after it. With `T = 4` and seven rows written:
     age          2   1   0   3
                              ^ the head: position 7 goes here
 
-A row is stored iff its age is below `size`. All else is arithmetic on positions, ages and rows.
+A row is stored iff its age is below `size`. Everything else is arithmetic on positions, ages and rows.
 
 In lock-step all environments share one head and are written together, as blocks of rows. Otherwise each environment has
 its own head, and a write may add any number of rows to any of them.
@@ -79,7 +79,7 @@ def shape(ring: Ring) -> tuple[int, int]:
 
 
 def modulus(ring: Ring) -> int:
-    """Return what positions count modulo: the largest multiple of `T` within the limit."""
+    """Return the modulus of positions: the largest multiple of `T` within the limit."""
     length, _ = shape(ring)
     return POSITION_LIMIT // length * length
 
@@ -101,7 +101,7 @@ def wrap(index: jax.Array, period: int) -> jax.Array:
 
 
 def age_of_position(ring: Ring, position: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the age of the row at `position`; it is stored iff its age is below the size."""
+    """Return the age of the row at `position`. The row is stored iff its age is below the size."""
     return wrap(of_env(ring.head, env) - 1 - position, modulus(ring))
 
 
@@ -138,7 +138,7 @@ def unravel(ring: Ring, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def handles_of(ring: Ring, slots: jax.Array, valid: jax.Array) -> Handle:
-    """Return handles to the rows that are in the slots now; where not `valid`, a handle that is never live."""
+    """Return handles to the rows that are in the slots now. Where `valid` is False, the handle is always stale."""
     row, env = unravel(ring, slots)
     position = position_of_age(ring, age_of_row(ring, row, env), env)
     return Handle(env, jnp.where(valid, position, -1))
@@ -184,9 +184,9 @@ class Break(NamedTuple):
     """Open episodes that the user closes, such as after a reset of the environments."""
 
     where: jax.Array  # bool[N]: the environments whose episodes are closed
-    is_cut: jax.Array  # bool[N]: where that makes the newest row a truncated one
+    is_cut: jax.Array  # bool[N]: where the newest row becomes truncated by this
     newest: PyTree  # leaves [N, ...]: the newest row of each environment, before the change
-    row: jax.Array  # int32[N]: where that row is
+    row: jax.Array  # int32[N]: the index of the newest row
 
 
 class Places(NamedTuple):

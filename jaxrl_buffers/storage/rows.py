@@ -20,8 +20,8 @@ from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
-# Wider rows than narrow ones have a multiple of 128 words on TPU. Of other widths, programs that read rows would hold a
-# copy of all of them with such a width for a while; see also `_xla.compact`.
+# On TPU, rows of more than `TPU_NARROW` words have a multiple of 128 words. With other widths, programs that read rows
+# would for a while hold a copy of all rows, padded to such a width; see also `_xla.compact`.
 TPU_NARROW, TPU_LANES = 56, 128
 
 
@@ -48,7 +48,7 @@ class Rows(Protocol):
         ...
 
     def read_steps(self, index: list[jax.Array]) -> list[Any]:
-        """Read the rows at `index[B]` of each step, in a form of the layout's own, for `unpack` and `select`."""
+        """Read the rows at `index[B]` of each step. The form of the result is for `unpack` and `select` only."""
         ...
 
     def unpack(self, step: Any) -> PyTree:

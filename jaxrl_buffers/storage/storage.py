@@ -39,7 +39,7 @@ class Layer(Protocol):
         ...
 
     def init(self, structure: PyTree, shape: tuple[int, int], platform: str | None) -> PyTree:
-        """Return the layer's state for an empty ring of shape `(T, N)`; `structure` is that of the rows to be added."""
+        """Return the layer's state for an empty ring of shape `(T, N)`, to which rows of `structure` will be added."""
         ...
 
     def kept(self, rows: PyTree) -> PyTree:
@@ -51,7 +51,7 @@ class Layer(Protocol):
         ...
 
     def record(self, before: Ring, chunk: Chunk) -> PyTree:
-        """Return the layer's state after a chunk was added, given the ring before that."""
+        """Return the layer's state after a chunk was added, given the ring before the chunk."""
         ...
 
     def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
@@ -71,7 +71,7 @@ class Storage(Component):
     """How rows are stored and read; the state is a `Ring`.
 
     Args:
-        layers: what is stored beside the rows. Rows that are read go through them in this order.
+        layers: what is stored beside the rows. When rows are read, the layers change them in this order.
         length: `T`.
         num_envs: `N`.
         lockstep: all environments are written together.
@@ -103,7 +103,7 @@ class Storage(Component):
         return structure
 
     def add(self, storage: Ring, chunk: Chunk) -> Ring:
-        """Append a chunk of rows: in lock-step all its rows to all environments, else as many as each column has."""
+        """Append a chunk of rows. In lock-step all its rows are added, otherwise the first `lengths` of each column."""
         kept = chunk._replace(rows=self._kept(chunk.rows))
         written = ring.write(storage, kept.rows) if ring.is_lockstep(storage) else ring.write_at(storage, kept)
         return written._replace(**{layer.place: layer.record(storage, chunk) for layer in self._present(storage)})

@@ -1,4 +1,4 @@
-"""What drawn rows mean."""
+"""Views: they turn drawn rows into batches."""
 
 from jaxrl_buffers.views.hindsight import Hindsight
 from jaxrl_buffers.views.n_step import NStep

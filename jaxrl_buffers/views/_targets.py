@@ -14,7 +14,7 @@ def sum_steps(
         reward   = sum_{i < m} (prod_{j < i} d_j) r_i
         discount = prod_{i < m} d_i
 
-    `m <= n` is the number of steps that a target uses: it stops before the first step that does not follow.
+    `m <= n` is the number of steps that a target uses. It stops before the first step that does not continue it.
 
     Args:
         rewards: `n` arrays of one shape; the targets' axes come first.
@@ -31,12 +31,12 @@ def sum_steps(
         >>> print(reward, discount, num_steps)
         [3. 1.] [0.25 0.5 ] [2 1]
     """
-    # Step by step, because compilers make one kernel of it.
+    # The sum is made step by step, because compilers turn that into one kernel.
     total, product = rewards[0], discounts[0]
     is_used, num_steps = jnp.ones(product.shape, bool), jnp.ones(product.shape, jnp.int32)
     for reward, discount, is_next in zip(rewards[1:], discounts[1:], follows, strict=True):
         is_used &= is_next
-        # An unused reward may be anything, also NaN, which a factor of zero would let through.
+        # An unused reward may be NaN. A factor of zero would not remove it, because zero times NaN is NaN.
         total += jnp.where(_beside(is_used, reward), reward * _beside(product, reward).astype(reward.dtype), 0)
         product = jnp.where(is_used, product * discount, product)
         num_steps += is_used
@@ -49,5 +49,5 @@ def as_float(reward: jax.Array) -> jax.Array:
 
 
 def _beside(values: jax.Array, reward: jax.Array) -> jax.Array:
-    """Give values the axes of a reward that is a vector."""
+    """Append axes of size 1 to values, so that they broadcast against rewards that are vectors."""
     return values.reshape(*values.shape, *[1] * (reward.ndim - values.ndim))

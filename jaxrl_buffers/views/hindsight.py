@@ -1,4 +1,4 @@
-"""Pretend that a goal which was achieved later had been the goal all along.
+"""Hindsight: replace the goal of a sample by a goal that was achieved, as if it had been the goal all along.
 
 Andrychowicz et al., Hindsight Experience Replay, https://arxiv.org/abs/1707.01495
 """
@@ -26,10 +26,10 @@ STRATEGIES = ("final", "future", "episode", "random")
 
 
 class Hindsight(Component):
-    """Replace the goal of some samples by one that was achieved, before another view makes a batch of their rows.
+    """Replace the goal of some samples by a goal that was achieved. Then another view makes a batch of their rows.
 
-    All rows of a sample get the same goal. Stored rows do not change. If a step ended its episode but does not end it
-    under the new goal, it counts as truncated, so that no sample runs into the next episode.
+    All rows of a sample get the same goal. Stored rows do not change. If a step ended its episode, but is not
+    terminated under the new goal, it counts as truncated. So no sample continues into the next episode.
 
     Args:
         view: makes a batch of the rows, such as `NStep(n=3)`.
@@ -37,10 +37,10 @@ class Hindsight(Component):
             unbatched row to the goal.
         relabel: `relabel(transition, goal) -> transition` puts the goal into one unbatched row and recomputes its
             reward and termination. Structure, shapes and dtypes must stay the same.
-        strategy: the step whose achieved goal becomes the goal. `"future"`: a random one from the sample's first step
-            on, to the end of its episode or to the newest row. `"final"`: the last one of the episode; samples of
-            episodes that go on keep their goal. `"episode"`: a random stored step of the episode. `"random"`: a random
-            stored step of any episode.
+        strategy: the step whose achieved goal becomes the goal. `"future"`: a random step between the sample's first
+            step and the end of its episode, or the newest row if the episode has not ended. `"final"`: the last step of
+            the episode; samples of episodes that have not ended keep their goal. `"episode"`: a random stored step of
+            the episode. `"random"`: a random stored step of any episode.
         ratio: the probability with which a sample gets another goal.
 
     Example:
@@ -96,7 +96,7 @@ class Hindsight(Component):
 
     @property
     def within_episode(self) -> bool:
-        """Whether all rows of a sample must lie in one episode."""
+        """Whether all rows of a sample must be in one episode."""
         return needs.one_episode(self.view)
 
     @property
@@ -123,7 +123,7 @@ class Hindsight(Component):
     def _goal_slots(
         self, reader: Reader, row: jax.Array, env: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the `(row, env)` whose achieved goal each sample gets, and whether there is one."""
+        """Return the `(row, env)` whose achieved goal each sample gets, and whether there is such a row."""
         storage, age = reader.ring, reader.age(row, env)
         size = ring.of_env(storage.size, env)
         if self.strategy == "random":

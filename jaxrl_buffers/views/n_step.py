@@ -5,15 +5,16 @@
     next_obs = next_obs_{t+m-1}
 
 where `m <= n` is the number of steps really used: the sum stops after a step that is terminated or truncated, and after
-the newest stored row. So a truncated episode bootstraps from its own last observation, and never runs into the next
-one. Targets, `reward + discount * V(next_obs)`, are then:
+the newest stored row. So a truncated episode bootstraps from its own last observation, and its targets never include
+steps of the next episode. The targets `reward + discount * V(next_obs)` are:
 
     m = 1    r_t + gamma V_{t+1}
     m = 2    r_t + gamma r_{t+1} + gamma^2 V_{t+2}
     m = 3    r_t + gamma r_{t+1} + gamma^2 r_{t+2} + gamma^3 V_{t+3}
 
-without the last term if the task ended. With a larger `n`, rewards reach earlier values sooner, but more of them were
-earned by an older policy, which is not corrected. Sutton (1988), https://doi.org/10.1007/BF00115009.
+If the task ended, the last term is zero. With a larger `n`, the values of earlier steps learn of a reward sooner. But
+more of the rewards come from an older policy, and this is not corrected. Sutton (1988),
+https://doi.org/10.1007/BF00115009.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from jaxrl_buffers.storage.reader import Reader
 from jaxrl_buffers.types import Batch, PyTree, Scalar
 from jaxrl_buffers.views._targets import as_float, sum_steps
 
-FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")  # what a target is made of
+FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")  # the fields that a target is computed from
 
 
 class NStep(Component):
-    """View starts as n-step transitions; `n = 1` is the plain transition.
+    """Turn starts into n-step transitions `[B, ...]`; `n = 1` gives single transitions.
 
     Args:
         n: how many steps are summed up.
@@ -50,7 +51,7 @@ class NStep(Component):
         require_integer("NStep", "n", self.n, 1)
         require_number(self, "gamma", self.gamma, 0)
 
-    lookahead = 0  # windows are shortened at the write head
+    lookahead = 0  # at the newest row, targets use fewer than `n` steps
     lookback = 0
     stride = 1
     needs_episodes = False
@@ -84,7 +85,7 @@ class NStep(Component):
         )
 
     def _target(self, steps: list[PyTree], age: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the reward, the discount of what follows and the number of steps that are used, `[B]` each."""
+        """Return the reward, the discount of `V(next_obs)` and the number of steps that are used, `[B]` each."""
         terminated = [named_field(rows, "terminated").astype(bool) for rows in steps]
         ended = [one | named_field(rows, "truncated").astype(bool) for one, rows in zip(terminated, steps, strict=True)]
         return sum_steps(

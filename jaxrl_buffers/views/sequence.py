@@ -26,22 +26,23 @@ from jaxrl_buffers.views.n_step import FIELDS
 
 
 class Sequence(Component):
-    """View starts as `length` consecutive rows `[B, L, ...]`, never across the write head.
+    """Turn starts into sequences of `length` consecutive rows `[B, L, ...]`. No sequence crosses the write head.
 
-    Transitions become a `Batch`. Its `mask` is False during the burn-in and after the end of an episode inside the
-    sequence, and its `extras["carry"]` is that of the first row, `[B, ...]`. Rows that are no `Transition` come as they
-    are stored.
+    Transitions become a `Batch`. Its `mask` is False during the burn-in, and after the end of an episode inside the
+    sequence. Its `extras["carry"]` is the carry of the first row, `[B, ...]`. Rows that are not a `Transition` are
+    returned as they are stored.
 
     Args:
-        length: rows of a sequence, burn-in included.
-        burn_in: first rows without loss, for refreshing a recurrent state.
+        length: how many rows a sequence has, burn-in included.
+        burn_in: how many rows at the beginning have mask False; a learner uses them only to refresh a recurrent state.
         period: sequences start at every `period`-th row; the ring's length must be a multiple of it.
         gamma: the discount of one step.
-        within_episode: start sequences only where they fit into one episode, so that none holds rows of two. Shorter
-            episodes are then never drawn, nor are the last `length - 1` rows of others, other than as a part of a
-            sequence. Samplers that draw from recent rows still count all rows.
-        n: how many rewards the target of a row sums up. With `n > 1`, `Batch.num_steps` says how many it really did:
-            a network with a memory sees `next_obs[:, i]` after the rows up to `i + num_steps[:, i] - 1`.
+        within_episode: start sequences only where they fit into one episode, so that no sequence holds rows of two
+            episodes. Then episodes shorter than `length` are never drawn, and no sequence starts at the last
+            `length - 1` rows of an episode. Samplers that draw from recent rows still count all rows.
+        n: how many rewards the target of a row sums up at most. With `n > 1`, `Batch.num_steps` is the number that was
+            really summed up. A network with a memory sees `next_obs[:, i]` after the rows up to
+            `i + num_steps[:, i] - 1`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -72,7 +73,7 @@ class Sequence(Component):
 
     @property
     def needs_episodes(self) -> bool:
-        """Whether the episode index is asked."""
+        """Whether the view needs the episode index."""
         return self.within_episode
 
     @property
@@ -127,7 +128,7 @@ class Sequence(Component):
 def sum_rows(batch: Batch, n: int) -> Batch:
     """Return sequences `[B, L]` of single steps with targets of up to `n` steps instead.
 
-    A target goes on as long as the following rows have mask True: up to the end of the episode or of the sequence.
+    A target includes the following rows as long as their mask is True: up to the end of the episode or of the sequence.
 
     Example:
         >>> rows, mask = jnp.arange(4.0)[None], jnp.array([[True, True, True, False]])
@@ -149,17 +150,17 @@ def sum_rows(batch: Batch, n: int) -> Batch:
 
 
 def _shifted(values: jax.Array, number: int) -> jax.Array:
-    """Return what is `number` rows later, `[B, L, ...]`; zero or False after the last row."""
+    """Return the values `number` rows later, `[B, L, ...]`; zero or False after the last row."""
     return jnp.pad(values, [(0, 0), (0, number), *[(0, 0)] * (values.ndim - 2)])[:, number:]
 
 
 def _ended_before(ended: jax.Array) -> jax.Array:
-    """Return for each step of `[B, L]` whether an earlier one ended its episode."""
+    """Return for each step of `[B, L]` whether an earlier step of its sequence ended an episode."""
     return jnp.cumsum(ended, axis=1, dtype=jnp.int32) - ended > 0
 
 
 def _with_first_carry(extras: PyTree) -> PyTree:
-    """Keep of the recurrent states `[B, L, ...]` only the first of each sequence."""
+    """Keep only the first recurrent state of each sequence: `[B, L, ...]` becomes `[B, ...]`."""
     if not (isinstance(extras, dict) and "carry" in extras):
         return extras
     return extras | {"carry": jax.tree.map(lambda leaf: leaf[:, 0], extras["carry"])}
