@@ -3,8 +3,8 @@
 These words are used in the same way everywhere:
 
 * a **row** is a time index `t` of the ring; a **slot** is the place `(t, n)` of one environment in that row, written as
-  a flat index: `t * N + n` in lock-step, `n * T + t` with a cursor for each environment. So slots that are written
-  together are neighbors;
+  a flat index: `t * N + n` in lock-step, `n * T + t` with a cursor for each environment. In the first, the slots of any
+  range of time are neighbors; in the second, those of each environment are;
 * a **start** is a slot from which a sample may begin; a **sample** is what the learner gets;
 * a **position** is the number of a row among all rows ever written to an environment: `row = position mod T`. It counts
   modulo a large multiple of the ring's length, so it never overflows;

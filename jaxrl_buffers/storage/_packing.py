@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 
 def form_of(elements: Sequence[Element], narrow: int = 0, multiple: int = 1) -> Form:
-    """Return the form of rows with the given leaves. Widths above `narrow` are rounded up to multiples of `multiple`."""
+    """Return the form of rows with given leaves. Widths above `narrow` are rounded up to multiples of `multiple`."""
     counts = _counts(elements)
     num_words = sum(-(-counts[width] * width // 4) for width in WIDTHS)
     return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > narrow else num_words)
