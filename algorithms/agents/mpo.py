@@ -51,6 +51,7 @@ from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
+OPTIONAL = ("max_variance_multiplier", "max_temperature", "variance_dual_scale")  # numbers that may be None
 OF_PASSES = ("actor", "multipliers", "addons")  # the groups that make a step in every pass
 
 
@@ -139,7 +140,7 @@ class MPO(StochasticAgent, Component):
         require_number(self, "polyak", self.polyak, 0, 1)
         for name, value in vars(self).items():
             is_number = name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance"))
-            if is_number and value is not None:
+            if is_number and not (name in OPTIONAL and value is None):
                 require_number(self, name, value, 0)
         require_positive(self, "max_grad_norm")
         require_count(self, "target_update_interval", self.target_update_interval)

@@ -187,8 +187,8 @@ def documented(component: Any) -> dict[str, str]:
     """Return what the `Args` of a docstring say about each parameter.
 
     Example:
-        >>> documented(Plan)["num_envs"]
-        'environments side by side.'
+        >>> [*documented(Plan)][:2]
+        ['total_steps', 'num_envs']
     """
     text = inspect.cleandoc(component.__doc__ or "").partition("\nArgs:\n")[2]
     section = re.split(r"\n(?=\S)", text)[0]

@@ -128,7 +128,7 @@ def test_what_cannot_be_asked_for():
     with pytest.raises(ValueError, match="Sequence needs the field 'terminated'"):
         jb.ReplayBuffer(view=VIEW, length=10).init(jnp.float32(0))
     buffer, state = filled(jb.Uniform(), jb.Sequence(3))
-    with pytest.raises(ValueError, match=r"were not counted in this state; make it, with init\(\)"):
+    with pytest.raises(ValueError, match=r"were not counted in this state; make the state by init\(\)"):
         buffer.replace(view=VIEW).num_valid(state)
 
 

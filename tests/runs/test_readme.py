@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithms.runs import presets, run
+from algorithms.runs import presets, run, sweeps
 from algorithms.runs.run_folder import RunFolder
 
 README = Path(__file__).parents[2] / "README.md"
@@ -57,8 +57,8 @@ def test_training_commands_are_understood(command, monkeypatch, tmp_path):
     Path("settings.yaml").write_text("algorithm: ddqn\nenvironment: CartPole-v1\n")
     RunFolder("runs/ddqn_CartPole-v1_seed0").create(presets.preset("ddqn", "CartPole-v1"))
     begun = []
-    for name in ("start", "resume", "fork"):
-        monkeypatch.setattr(run, name, lambda *_: begun.append(True) or sys.exit(0))
+    for module, name in ((run, "start"), (run, "resume"), (run, "fork"), (sweeps, "start")):
+        monkeypatch.setattr(module, name, lambda *_: begun.append(True) or sys.exit(0))
     with pytest.raises(SystemExit):
         names["main"](command[2:] + ([] if {"--resume", "--out"} & {*command} else ["--out", "another"]))
     assert begun

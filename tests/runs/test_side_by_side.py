@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -133,7 +134,7 @@ def test_a_run_goes_on_in_another_way(tmp_path, monkeypatch):
 
     def stop(report):
         if report.phase == "training":
-            os.kill(os.getpid(), run.signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     run.start(SETTINGS, tmp_path / "whole", FEW)
     with pytest.raises(run.Interrupted):
