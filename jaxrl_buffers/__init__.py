@@ -10,7 +10,7 @@ These are its layers. Each one is built on the layers below it. Names that begin
     recipes                                    buffers by name: `uniform`, `prioritized`, `hindsight` ...
     mixture, iteration, rollouts, advantages   several buffers as one; epochs; on-policy data
     replay                                     `ReplayBuffer`: storage, sampler and view put together
-    samplers, views                            which rows start a sample; what those rows mean
+    samplers, views                            which rows start a sample; how they become a batch
     starts                                     the legal starts, counted and numbered
     storage                                    the ring of rows, their episodes, their frames
     segment_tree                               sums of priorities, and draws in proportion to them

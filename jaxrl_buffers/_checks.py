@@ -189,7 +189,7 @@ def _multiple(number: int, of: int) -> int:
 
 
 def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
-    """Return environment numbers as an array; refuse those that are not distinct whole numbers below `num_envs`.
+    """Return environment numbers as an array. Refuse numbers that are not distinct integers in `[0, num_envs)`.
 
     Numbers that are known only when a program runs are checked then, inside of `checked()`.
     """

@@ -22,5 +22,5 @@ def every_env(sampler: Sampler) -> bool:
 
 
 def one_episode(view: View) -> bool:
-    """Return whether all rows of a sample must lie in one episode."""
+    """Return whether all rows of a sample must be in one episode."""
     return isinstance(view, StaysWithinEpisode) and view.within_episode

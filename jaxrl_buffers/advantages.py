@@ -1,8 +1,8 @@
 """Returns and advantages of on-policy rollouts, by one scan backwards in time.
 
 Axis 0 is time; all other axes, such as environments, are independent. Time is divided into paths: a path ends where
-`is_end` is True, and at the last row. What follows the end of a path is worth `last_value`: zero if the task is over,
-the value of the final observation if the path was only cut off.
+`is_end` is True, and at the last row. The value of what follows the end of a path is `last_value`. It is zero if the
+task is over, and the value of the final observation if the path was only cut off.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, 
 def restore(path: str | os.PathLike[str], like: PyTree, partial: bool = False) -> PyTree:
     """Return the saved state, bit for bit, on the default device.
 
-    When the newest step is damaged or incomplete, this warns and returns the one before it.
+    When the newest step is damaged or incomplete, this warns and returns the step before it.
 
     Args:
         path: the folder given to `save`.
@@ -205,7 +205,7 @@ def _read_manifest(step: Path) -> dict[str, Any]:
         version = manifest["format_version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(step, f"{_MANIFEST} cannot be read: {error!r}") from error
-    # Only format 1 has no hash. If there is one, check it first: an unknown version may be a flipped bit.
+    # Only format 1 has no hash. If there is a hash, check it first: an unknown version may come from a flipped bit.
     if version == FORMAT_VERSION or "hash" in manifest:
         rest = {name: value for name, value in manifest.items() if name != "hash"}
         if _sealed(rest) != text:
@@ -221,7 +221,7 @@ def _read_manifest(step: Path) -> dict[str, Any]:
 
 
 def _check_manifest(step: Path, manifest: dict[str, Any]) -> None:
-    """Raise an error if keys of the manifest are missing, or if the files are not those that it lists."""
+    """Raise an error if keys of the manifest are missing, or if the files differ from the files that it lists."""
     for name, kind in {**_KEYS, "files": dict}.items():
         if not isinstance(manifest.get(name), kind):
             raise _damaged(step, f"{_MANIFEST} has {manifest.get(name)!r} for {name!r} instead of a {kind.__name__}")

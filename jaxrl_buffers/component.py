@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 import jax
 from flax import serialization
 
-STATIC = "pytree_node"  # the key that flax.struct uses, so that tools which know its classes know ours
+STATIC = "pytree_node"  # flax.struct uses this key too, so tools that know its classes know components
 
 
 def field(*, static: bool = False, metadata: Mapping[str, Any] | None = None, **options: Any) -> Any:

@@ -38,7 +38,7 @@ def register_component(factory: Factory, name: str | None = None) -> Factory:
 
     Args:
         factory: called with the entries of a `config` as keyword arguments; every parameter is annotated.
-        name: by default the factory's own.
+        name: by default the factory's own name.
     """
     _add(COMPONENTS, "component", name or factory.__name__, factory)
     return factory
@@ -71,7 +71,9 @@ def from_config(config: Mapping[str, Any]) -> Any:
 
 
 def from_yaml(source: str | os.PathLike[str]) -> Any:
-    """Build a component from a YAML file, or from YAML text (anything that holds a colon followed by a blank).
+    """Build a component from a YAML file, or from YAML text.
+
+    A string that holds a colon followed by a blank is taken as text, any other string as a path.
 
     Raises:
         FileNotFoundError: when there is no such file.
@@ -101,7 +103,9 @@ def to_config(component: Any) -> dict[str, Any]:
 
 
 def check(factory: Callable[..., Any], values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return values in the types of a component's parameters, without building it; any may be left out.
+    """Convert values to the types of a component's parameters, without building the component.
+
+    Any parameter may be left out.
 
     Args:
         factory: a component class, or a function that returns a component.

@@ -87,7 +87,7 @@ def from_arrays(
 ) -> ReplayState:
     """Return a state that holds the rows of a data set, oldest first; its last episode is closed.
 
-    The keys are those of D4RL, each with leaves `[M, ...]`; `observations` and `actions` may be nested dicts:
+    `arrays` has the keys of D4RL, each with leaves `[M, ...]`; `observations` and `actions` may be nested dicts:
 
     * `observations`, `actions`, `rewards`;
     * `terminals`: the task ended with this row. `timeouts`: the episode was cut off after it;
@@ -260,7 +260,7 @@ def _mark_break(buffer: ReplayBuffer, state: ReplayState) -> ReplayState:
 
 
 def _first_episode(dataset: MinariDataset, infos: Sequence[str]) -> tuple[Transition, Iterator[Transition]]:
-    """Return the transitions of the first episode, and those of each of the others."""
+    """Return the transitions of the first episode, and an iterator over the transitions of each later episode."""
     pieces = episode_files.transitions(dataset, infos)
     first = next(pieces, None)
     if first is None:

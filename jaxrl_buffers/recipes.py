@@ -54,6 +54,8 @@ def uniform(
 ) -> ReplayBuffer:
     """Return the classic replay buffer: uniform draws of single transitions.
 
+    A sample has leaves `[B, ...]`, for the target `reward + discount * V(next_obs)`. `method` is that of `Uniform`.
+
     Example:
         >>> buffer = uniform(1_000, num_envs=16)
     """
@@ -69,7 +71,9 @@ def n_step(
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return a buffer of n-step transitions.
+    """Return a buffer of n-step transitions; see `NStep`.
+
+        target = r_t + gamma r_{t+1} + ... + gamma^(n-1) r_{t+n-1} + gamma^n V(next_obs)
 
     Example:
         >>> buffer = n_step(1_000, num_envs=16, n=3)
@@ -87,7 +91,9 @@ def prioritized(
     gamma: Scalar = 0.99,
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return prioritized replay (PER) of single or n-step transitions.
+    """Return prioritized replay (PER) of single or n-step transitions; see `Prioritized`.
+
+    Multiply the loss of each sample by `sample.weights`, and pass new priorities to `buffer.update_priorities`.
 
     Its sampler, `Prioritized`, has more settings, and can be used in other buffers too. For example,
     `sequences(..., sampler=Prioritized())` draws sequences by priority.
@@ -182,7 +188,7 @@ def sequences(
     sampler: Sampler = Uniform(),
     **storage: Unpack[StorageOptions],
 ) -> ReplayBuffer:
-    """Return a buffer of sequences, for recurrent agents; see `Sequence`.
+    """Return a buffer of sequences with leaves `[B, sequence_length, ...]`, for recurrent agents; see `Sequence`.
 
     Example:
         >>> buffer = sequences(1_000, num_envs=16, sequence_length=20, burn_in=10, period=10)

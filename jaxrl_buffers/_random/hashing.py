@@ -4,9 +4,9 @@ On CPU, JAX's hash is a loop of five rounds, and XLA runs each round as some fif
 of a whole batch is one vectorized kernel, which is five times as fast and compiles sooner. The bits are the same. On
 other platforms the lowered program has JAX's own hash.
 
-`split` and `fold_in` return keys of the type that they get, as those of `jax.random` do, so these keys may be passed to
-any code. `unrolled` returns keys of a special type. Such a key is used only where numbers are drawn from it directly.
-The environments, agents, samplers and views of a user never get one.
+`split` and `fold_in` return keys of the type of their argument, as the functions of `jax.random` do. So these keys may
+be passed to any code. `unrolled` returns keys of a special type. Such a key is used only where numbers are drawn from
+it directly. The environments, agents, samplers and views of a user never get one.
 
 Seen on: jaxlib 0.10.2, CPU.
 Gains: each hash is five times as fast.

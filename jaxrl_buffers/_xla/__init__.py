@@ -1,7 +1,7 @@
-"""Workarounds for compilers, each a function that says why it exists.
+"""Workarounds for compilers. Each one is a function, and its docstring explains why it exists.
 
 Each function is plain JAX by default, and special only on the platform that needs it. The platform is chosen when a
-program is lowered, so a program may be compiled for other platforms than that of this machine. Each docstring says:
+program is lowered, so a program may be compiled for another platform than that of this machine. Each docstring has:
 
     Seen on      the versions with which the problem was seen
     Gains        what the workaround gains, in figures

@@ -81,7 +81,7 @@ def set_run(
         begin: `int32[]`.
         values: `[M]`, at most `length` of them.
         valid: `bool[M]`, the entries that are written.
-        length: after element `length - 1` the run goes on at element 0.
+        length: after element `length - 1` the run continues at element 0.
         wraps: whether the run may go past that element; if not, one slice is written instead of two.
     """
     at_once = functools.partial(_set_run_at_once, length=length)

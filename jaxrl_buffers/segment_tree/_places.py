@@ -27,7 +27,7 @@ SMALL, SCALE = np.float32(2.0**-64), np.float32(2.0**64)  # masses below SMALL a
 
 
 class Place(NamedTuple):
-    """How much mass lies before each place."""
+    """How much mass is before each place."""
 
     high: jax.Array  # float32[B]: the float32 nearest to that mass
     low: jax.Array  # float32[B]: the mass minus `high`; it may be negative

@@ -1,7 +1,8 @@
 """The tree: how its leaves and their parents are stored, made, read and written.
 
-Why parents are written level by level and small levels recomputed whole (prototypes, 2^20 leaves, batches of 256, least
-of nine runs on two CPU cores, microseconds inside `scan` with the random numbers included):
+Why parents are written level by level, and small levels are recomputed whole: these are times of prototypes in
+microseconds, for 2^20 leaves and batches of 256, inside `scan` and with the random numbers included. Each is the least
+of nine runs on two CPU cores.
 
     fan-out                                           4      8     16     32
     update                                          103     87     88    103
