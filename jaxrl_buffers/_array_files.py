@@ -90,7 +90,7 @@ class ArraySource(NamedTuple):
             yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
-        """Return observations and successors. If a row needs no successor, its own observation is returned as such."""
+        """Return observations and their successors. A row that needs no successor gets its own observation instead."""
         if "next_observations" in self.arrays:
             return _read((self.arrays["observations"], self.arrays["next_observations"]), begin, end)
         obs = _read(self.arrays["observations"], begin, min(end + 1, len(self.is_kept)))

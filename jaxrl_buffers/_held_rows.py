@@ -74,7 +74,7 @@ class HeldRows(abc.ABC):
         return ring.age_of_position(state.storage, handle.position, handle.env)
 
     def slice(self, state: ReplayState, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Copy `num_rows` rows of every environment in order of time. `start=0` begins at the oldest row.
+        """Copy `num_rows` rows of every environment in order of time. The first is `start` rows after the oldest.
 
         Returns:
             Leaves `[num_rows, N, ...]`, and `bool[num_rows, N]`: which of these rows are whole. A row is not whole if

@@ -105,8 +105,8 @@ def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, g
 def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
     """Return `(x - mean) / (std + epsilon)` where the mask is True, and zero elsewhere.
 
-    The mean and the standard deviation are taken over the entries that are finite and have mask True. Entries that are
-    not finite have no finite result either.
+    The mean and the standard deviation are taken over the entries that are finite and have mask True. An entry with
+    mask True that is not finite stays not finite.
 
     Args:
         values: `float32[...]`, such as advantages.

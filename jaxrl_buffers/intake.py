@@ -101,7 +101,7 @@ class Intake:
 
         Raises:
             TimeoutError: if the buffer had no room for some chunks for `timeout` seconds. They are lost.
-            BaseException: what ended the thread that takes rows, if anything did.
+            BaseException: the error that ended the thread that takes rows, if there was one.
         """
         if not self._lanes:
             return

@@ -3,8 +3,8 @@
 These words are used in the same way everywhere:
 
 * a **row** is a time index `t` of the ring; a **slot** is the place `(t, n)` of one environment in that row, written as
-  a flat index: `t * N + n` in lock-step, `n * T + t` with a cursor for each environment. In the first, the slots of any
-  range of time are neighbors; in the second, those of each environment are;
+  a flat index: `t * N + n` in lock-step, `n * T + t` with a cursor for each environment. Consecutive rows
+  have neighboring slots: those of all environments in lock-step, those of one environment otherwise;
 * a **start** is a slot from which a sample may begin; a **sample** is what the learner gets;
 * a **position** is the number of a row among all rows ever written to an environment: `row = position mod T`. It counts
   modulo a large multiple of the ring's length, so it never overflows;
@@ -129,9 +129,11 @@ class Sampler(Protocol):
         ...
 
     def mark(self, state: PyTree, slots: jax.Array, legal: jax.Array, priorities: jax.Array | None = None) -> PyTree:
-        """Record which slots are legal starts now. The buffer calls this when slots were written, or when this changed.
+        """Record which slots are legal starts now.
 
-        Slots outside the storage are ignored. Priorities that are not finite and non-negative count as not given.
+        The buffer calls this when slots were written, and when slots became or ceased to be legal starts.
+
+        Slots outside the storage are ignored. Priorities that are negative or not finite count as not given.
         """
         ...
 

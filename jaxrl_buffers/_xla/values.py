@@ -109,7 +109,7 @@ def stack_bytes(arrays: Sequence[jax.Array]) -> jax.Array:
 
 
 def sum_in_order(values: jax.Array) -> jax.Array:
-    """Sum the last axis in a fixed order: the second half is added to the first half, again and again.
+    """Sum the last axis in a fixed order: the second half is added to the first half, and so on with the result.
 
     XLA orders the additions of `jnp.sum` differently from program to program. A tree that is rebuilt from its leaves
     could then differ from the original in the last bit. On TPU, parts of wide rows are added as whole vectors; see

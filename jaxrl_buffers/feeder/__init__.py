@@ -34,7 +34,7 @@ class Stopped(RuntimeError):
 
 
 class Feeder:
-    """Passes chunks of rows to an `Intake`. Each process uses another name.
+    """Passes chunks of rows to an `Intake`. Each process needs its own name.
 
     To replace a process that died, open its name again. This closes the episodes that the old process left open. If the
     old process is still alive after all, its next `add` raises an error.

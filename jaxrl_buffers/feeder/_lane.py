@@ -133,7 +133,7 @@ class Lane:
         return self._begin + number % self.num_slots * _slot_size(self.leaves, self.num_rows, self.num_envs)
 
     def _views(self, place: int, num_rows: int) -> list[np.ndarray]:
-        """Return arrays that share the memory of a slot. Do not keep them: while they exist, it cannot be closed."""
+        """Return arrays in the memory of a slot. Do not keep them: while they exist, the memory cannot be closed."""
         views = []
         place += ALIGNMENT
         for _, shape, dtype in self.leaves:

@@ -105,7 +105,7 @@ class Combined(Wrapping, Component):
         parts = [drawn(self.others[number], state.others[number], counts[number]) for number in numbers]
         nothing = jnp.zeros(rest, jnp.int32), jnp.zeros(rest, jnp.float32)
         slots, mass = (jnp.concatenate(part) for part in zip(*(part[:2] for part in parts), nothing, strict=True))
-        # Only at run time is it known which of the others have nothing to draw. But the main sampler must draw all its
+        # It is known only at run time which of the others have nothing to draw. But the main sampler must draw all its
         # starts in one call, and their number must be known when compiling. So it draws once for each case, and the
         # case that holds at run time is chosen. There are 2^c cases for c other samplers; c is 1 or 2 in practice.
         for is_empty in cases:

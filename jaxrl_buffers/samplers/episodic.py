@@ -18,9 +18,9 @@ from jaxrl_buffers.types import Draw, Scalar, Window
 class Episodic(Stateless):
     """Draw an episode uniformly, then one of its stored steps uniformly. A step of a long episode is drawn less often.
 
-    Only episodes with at least one stored legal start are drawn. All weights are one, because this preference is
-    intended. With `whole=True`, samples have mask False and weight 0 while no whole episode is stored. `can_sample` may
-    still be True then, because it counts starts and not episodes.
+    Only episodes with at least one stored legal start are drawn. All weights are one, because the preference for steps
+    of short episodes is intended. With `whole=True`, samples have mask False and weight 0 while no whole episode is
+    stored. `can_sample` may still be True then, because it counts starts and not episodes.
 
     Args:
         whole: draw only from episodes that have ended and whose first step is still stored.

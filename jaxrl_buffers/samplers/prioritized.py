@@ -26,7 +26,7 @@ WEIGHTINGS = ("buffer", "batch", "alf")
 
 
 class PrioritizedState(NamedTuple):
-    """The priority of every slot, and a tree with one leaf for each. A leaf is zero iff its slot is no legal start."""
+    """The leaf and the priority of every slot. A leaf is zero if and only if its slot is not a legal start."""
 
     tree: SegmentTree  # T * N leaves
     raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows

@@ -2,7 +2,7 @@
 
 Transitions repeat frames: the `next_obs` of a row is the `obs` of the next row, and two consecutive stacks differ by
 one frame. So only the newest frame of each `obs` is stored. Here is an example of one environment with stacks of three
-frames. The first episode ends at row 3, and the second one is not over:
+frames. The first episode ends at row 3, and the second one has not ended:
 
     row               0    1    2    3    4    5
     stored frame      a    b    c    d    p    q

@@ -50,8 +50,8 @@ class Frames(Component):
     weight 0 and, if its batch has a mask, mask False. `buffer.stats` counts such rows as `lost_finals`.
 
     Args:
-        stack: how many frames a stack has. With 1, observations are not stacked, and only the memory of `next_obs` is
-            saved.
+        stack: how many frames a stack has. With 1, observations are not stacked, and `Frames` only avoids storing
+            `next_obs`.
         axis: the axis of `obs` along which frames are stacked.
         padding: what fills a stack at the start of an episode: `"edge"` its first frame, `"zeros"` zeros.
         stacked: the part of `obs` that is stacked, by its dotted name; all of it by default. The rest is stored whole.

@@ -47,7 +47,7 @@ class Reader(NamedTuple):
         return jnp.ones(row.shape, bool) if self.complete is None else self.complete(row, env, field)
 
     def oldest(self, start: jax.Array | int, num_rows: int) -> tuple[PyTree, jax.Array]:
-        """Return `num_rows` rows of every environment. `start=0` begins at the oldest row.
+        """Return `num_rows` rows of every environment. The first is `start` rows after the oldest.
 
         Returns:
             Leaves `[num_rows, N, ...]` in order of time, and `bool[num_rows, N]`: which rows are stored and complete.

@@ -14,7 +14,7 @@ def sum_steps(
         reward   = sum_{i < m} (prod_{j < i} d_j) r_i
         discount = prod_{i < m} d_i
 
-    `m <= n` is the number of steps that a target uses. It stops before the first step that does not continue it.
+    `m <= n` is the number of steps that a target uses. A target stops before the first step that does not continue it.
 
     Args:
         rewards: `n` arrays of one shape; the targets' axes come first.
