@@ -1,4 +1,4 @@
-"""Algorithms as pure functions that thread a replay buffer through one compiled program."""
+"""Reinforcement learning algorithms as pure functions. A whole training run compiles into one program."""
 
 from algorithms import environments
 from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior

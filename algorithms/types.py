@@ -1,18 +1,23 @@
 """The protocols of agents and add-ons, and the data that agents exchange with the training loop.
 
-`Agent` is everything that off-policy training needs. Other parts need a little more, and each says so by a protocol:
+Off-policy training needs only an `Agent`. Other parts of the library need a little more. Each of these protocols says
+what one such part needs:
 
 | protocol | needed by |
 |---|---|
 | `OnPolicyAgent` | training from rollouts, as PPO does |
-| `PolicyAgent` | add-ons that compare a policy with this one |
-| `LearnerAgent`, with states `LearnerState` | `algorithms.agents.optimization`, and add-ons of this agent |
+| `PolicyAgent` | add-ons that compare the policy of another agent with the policy of this one |
+| `LearnerAgent`, with states `LearnerState` | `algorithms.agents.optimization`, and the add-ons of the agent itself |
 | `TargetAgent`, with states `TargetState` | `optimization.follow`, which moves target networks |
 | `MemoryAgent`, `OnPolicyMemoryAgent` | the wrapper `Recurrent` |
 | `HasParams`, a state | the wrapper `Averaged` |
 
-Parameters come in groups, which have the same name in every agent: `actor`; `critic`, with leaves `[C, ...]` if `C`
-critics are stacked; `addons`, a tuple with an entry for each add-on; and an algorithm's own, such as `log_alpha`.
+Parameters come in groups, and a group has the same name in every agent:
+
+* `actor`: the parameters of the policy.
+* `critic`: the parameters of the critics. If `C` critics are stacked, the leaves are `[C, ...]`.
+* `addons`: a tuple with one entry for each add-on.
+* Groups that only one algorithm has, such as `log_alpha` of SAC.
 """
 
 from __future__ import annotations
@@ -29,13 +34,13 @@ from algorithms.networks.torsos import Torso
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 Metrics = dict[str, jax.Array]  # a flat dict of scalars
-# Groups of parameters that hold networks, each with the axes by which networks are stacked in it, such as
-# (("actor", ()), ("critic", (2,))) for one actor and two stacked critics.
+# The groups of parameters that hold networks. Each comes with the sizes of its stacking axes. For example,
+# (("actor", ()), ("critic", (2,))) means one actor and a stack of two critics.
 Roles = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class StepInfo(NamedTuple):
-    """What `Agent.gradients` returns beside the gradients."""
+    """The second result of `Agent.gradients`: priorities for the replay buffer, and metrics."""
 
     priorities: jax.Array  # float32[B], absolute TD errors; float32[B, L] for sequences
     metrics: Metrics
@@ -43,10 +48,11 @@ class StepInfo(NamedTuple):
 
 @runtime_checkable
 class Agent(Protocol):
-    """An algorithm: a frozen pytree of hyper-parameters with pure methods. Its state is any pytree.
+    """An algorithm: a frozen pytree of hyper-parameters with pure methods. Its state may be any pytree.
 
-    One update is `gradients`, then `apply`. The gradients cover everything that is trained. Clipping, delays and target
-    networks belong to `apply`. So several devices train one agent by averaging their gradients between the two.
+    One update calls `gradients` and then `apply`. The gradients cover everything that is trained. `apply` clips them,
+    steps the parameters and moves the target networks. To train one agent on several devices, average the gradients of
+    all devices after `gradients` and before `apply`.
     """
 
     @property
@@ -55,17 +61,21 @@ class Agent(Protocol):
         ...
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the first state; consumes `key`.
+        """Return the state before the first update; consumes `key`.
 
         Args:
             key: a PRNG key.
-            obs: an example of one observation, of which only shapes and dtypes matter.
-            action: an example of one action.
+            obs: an example of one observation, without a batch axis. Only its shapes and dtypes matter.
+            action: an example of one action, in the same way.
         """
         ...
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return the memory with which acting begins an episode: leaves `[N, ...]`, or `()` if there is none."""
+        """Return what `act` remembers at the start of an episode: leaves `[N, ...]`, or `()` if it remembers nothing.
+
+        Pass it to the first call of `act`, and then pass on the carry that each call returns. Where an episode ends, the
+        training loop puts the initial carry back.
+        """
         ...
 
     def act(
@@ -73,39 +83,52 @@ class Agent(Protocol):
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Choose actions for observations `[N, ...]`; consumes `key`.
 
+        Args:
+            state: the agent's state.
+            obs: observations `[N, ...]`, one for each environment.
+            carry: what `act` remembers: the result of `initial_carry`, or the carry that the last call returned.
+            key: a PRNG key.
+            deterministic: act without exploration.
+
         Returns:
             Actions `[N, ...]` in the environment's units, the next carry, and extras `[N, ...]` to store with the step.
         """
         ...
 
     def observe(self, state: PyTree, chunk: Transition) -> PyTree:
-        """Return the state after rows `[K, N, ...]` were collected, for example with new observation statistics."""
+        """Return the state after `K` rows of `N` environments were collected: leaves of `chunk` are `[K, N, ...]`.
+
+        For example, `Normalized` updates the mean and variance of observations here.
+        """
         ...
 
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradients of everything that is trained, with priorities and metrics; consumes `key`."""
+        """Return the gradients of everything that is trained, with priorities and metrics; consumes `key`.
+
+        The state does not change. Hand the gradients to `apply`, and the priorities to the buffer.
+        """
         ...
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
-        """Return the state after one update along the gradients."""
+        """Return the state after one update with gradients from `gradients`."""
         ...
 
 
 @runtime_checkable
 class OnPolicyAgent(Agent, Protocol):
-    """An agent that learns from rollouts: in `gradients`, `sample.batch` is a `RolloutBatch`.
+    """An agent that learns from rollouts. The `sample.batch` that `gradients` gets is a `RolloutBatch`.
 
-    The batch holds shuffled rows `[B, ...]`. With `learns_from_columns` it holds all `K` rows of some environments,
-    `[B, K, ...]`.
+    The batch holds shuffled rows, with leaves `[B, ...]`. If `learns_from_columns` is True, the batch holds all `K` rows
+    of `B` environments instead, with leaves `[B, K, ...]`.
     """
 
     @property
     def learns_from_columns(self) -> bool:
-        """Whether minibatches must hold all rows of an environment, in order, as a memory needs them."""
+        """Whether a minibatch must hold all rows of an environment in order. Networks with a memory need this."""
         ...
 
     def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
+        """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
         ...
 
 
@@ -114,13 +137,13 @@ class PolicyAgent(Agent, Protocol):
     """An agent whose policy is a distribution over actions."""
 
     def distribution(self, state: PyTree, obs: PyTree) -> Distribution:
-        """Return the policy's distributions at observations `[B, ...]`."""
+        """Return the policy's distributions over actions, one for each of the observations `[B, ...]`."""
         ...
 
 
 @runtime_checkable
 class HasParams(Protocol):
-    """A state, always a NamedTuple, in which `params` holds everything that acting depends on."""
+    """A state with a field `params`, on which alone acting depends. It is always a NamedTuple."""
 
     @property
     def params(self) -> PyTree:
@@ -131,7 +154,10 @@ class HasParams(Protocol):
 
 
 class Groups(Protocol):
-    """A NamedTuple with an entry for each group: its parameters, its gradients, or the state of its optimizer."""
+    """A NamedTuple with one entry for each group of parameters.
+
+    The entries are the parameters of the groups, or their gradients, or the states of their optimizers.
+    """
 
     @property
     def addons(self) -> tuple[PyTree, ...]:
@@ -142,7 +168,7 @@ class Groups(Protocol):
 
 
 class LearnerState(Protocol):
-    """The state of a `LearnerAgent`: a NamedTuple, whose parameters come in groups."""
+    """The state of a `LearnerAgent`: a NamedTuple. Its parameters come in groups."""
 
     @property
     def params(self) -> Groups:
@@ -151,7 +177,7 @@ class LearnerState(Protocol):
 
     @property
     def optimizer(self) -> Groups:
-        """The state of the optimizer of each group."""
+        """The states of the optimizers, one for each group."""
         ...
 
     @property
@@ -187,30 +213,30 @@ class Addon(Protocol):
             key: a PRNG key.
             obs: an unbatched observation.
             action: an unbatched action.
-            features: `float32[F]`, what the policy's torso makes of that observation.
+            features: `float32[F]`, the output of the policy's torso for that observation.
         """
         ...
 
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term `float32[]` and metrics; consumes `key`.
+        """Return the term of the loss, `float32[]`, and metrics; consumes `key`.
 
         Args:
             params: the add-on's own parameters.
             policy: the learner's distributions at `sample.batch.obs`, `[B, ...]`.
-            features: `float32[B, F]`, what the policy's torso makes of `sample.batch.obs`.
-            sample: the batch, and the weight that each sample must have in the loss.
+            features: `float32[B, F]`, the output of the policy's torso for `sample.batch.obs`.
+            sample: the batch, and the weight `sample.weights` of each sample. Multiply the loss of a sample by its weight.
             key: a PRNG key.
         """
         ...
 
 
 class GroupRule(NamedTuple):
-    """How Adam, the default optimizer, steps one group of an agent's parameters."""
+    """The settings of Adam, the default optimizer, for one group of an agent's parameters."""
 
-    learning_rate: str  # the name of the agent's field that holds it
-    is_clipped: bool = True  # whether `max_grad_norm` applies
+    learning_rate: str  # the name of the agent's field that holds the learning rate
+    is_clipped: bool = True  # whether gradients are clipped to the agent's `max_grad_norm`
 
 
 class LearnerAgent(PolicyAgent, Protocol):
@@ -222,11 +248,11 @@ class LearnerAgent(PolicyAgent, Protocol):
         ...
 
     groups: ClassVar[Mapping[str, GroupRule]]
-    """How each group of parameters is stepped by default. The group `addons` is not listed."""
+    """The settings of Adam for each group of parameters, except for the group `addons`."""
 
     @property
     def max_grad_norm(self) -> Scalar:
-        """The largest global norm of a group's gradients; larger ones are scaled down to it."""
+        """The largest global norm of a group's gradients. Gradients with a larger norm are scaled down to it."""
         ...
 
     @property
@@ -240,30 +266,33 @@ class LearnerAgent(PolicyAgent, Protocol):
         ...
 
     def features(self, state: PyTree, obs: PyTree) -> jax.Array:
-        """Return what the policy's torso makes of observations `[B, ...]`: `float32[B, F]`."""
+        """Return the outputs `float32[B, F]` of the policy's torso for observations `[B, ...]`."""
         ...
 
 
 class TargetAgent(LearnerAgent, Protocol):
-    """An agent with target networks, which follow the trained ones slowly. Its states are `TargetState`."""
+    """An agent with target networks, which slowly follow the trained networks. Its states are `TargetState`.
+
+    Every `target_update_interval` updates, `target <- polyak * target + (1 - polyak) * params`.
+    """
 
     @property
     def polyak(self) -> Scalar:
-        """The share that a target network keeps of itself when it follows."""
+        """The weight of the old target parameters in this average, from 0 to 1."""
         ...
 
     @property
     def target_update_interval(self) -> Scalar:
-        """How many updates there are from one such step to the next."""
+        """The number of updates between two moves of the target networks."""
         ...
 
 
 @runtime_checkable
 class MemoryAgent(Agent, Protocol):
-    """An agent whose networks may have a memory. Its states are `HasParams`, with a group of parameters for each role.
+    """An agent whose networks may have a memory.
 
-    All its networks have the torso `torso`. Given a `History` in the place of observations, they return an output for
-    each of its rows.
+    Its states are `HasParams`, and `params` has one group for each of the `roles`. All networks have the torso `torso`.
+    When the networks get a `History` instead of observations, they return one output for each row of the history.
     """
 
     @property
@@ -273,7 +302,7 @@ class MemoryAgent(Agent, Protocol):
 
     @property
     def roles(self) -> Roles:
-        """The groups of parameters that hold networks, each with the axes of its stack of networks."""
+        """The groups of parameters that hold networks, each with the sizes of its stacking axes; see `Roles`."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""The algorithms, one a file; files with an underscore hold what several of them share."""
+"""The algorithms, one in each file. Files whose names begin with an underscore hold shared parts."""

@@ -1,7 +1,7 @@
-"""What agents have in common: abstract bases, each a part of an agent.
+"""Abstract base classes with the parts that several agents share.
 
-An algorithm implements what its base leaves open, and overrides nothing. Bases declare no fields of their own. Each
-algorithm lists all its hyper-parameters itself, in the order that suits it.
+An algorithm implements the abstract methods of its base class, and overrides no other method. Base classes declare no
+fields. Each algorithm lists all of its hyper-parameters itself, in its own order.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ActorCritic(NamedTuple):
 
 
 class BaseAgent:
-    """An agent that learns from samples only: collecting rows does not change its state."""
+    """An agent whose state changes only when it learns from samples, and not when rows are collected."""
 
     def observe(self, state: State, chunk: Transition) -> State:
-        """Return the state as it is."""
+        """Return the state unchanged."""
         return state
 
 
 class ActorAgent(BaseAgent, abc.ABC):
-    """An agent whose policy is a network: `state.params.actor` are the parameters of `policy`."""
+    """An agent whose policy is a network. The parameters of `policy` are `state.params.actor`."""
 
     @property
     @abc.abstractmethod
@@ -48,12 +48,12 @@ class ActorAgent(BaseAgent, abc.ABC):
         return self.policy.distribution(state.params.actor, obs)
 
     def features(self, state: HasParams, obs: PyTree) -> jax.Array:
-        """Return what the policy's torso makes of observations `[B, ...]`: `float32[B, F]`."""
+        """Return the outputs `float32[B, F]` of the policy's torso for observations `[B, ...]`."""
         return self.policy.features(state.params.actor, obs)
 
 
 class StochasticAgent(ActorAgent):
-    """An agent that explores by drawing each action from its policy, independently of all others."""
+    """An agent that explores by drawing actions from its policy. Each action is drawn independently."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return `()`: acting remembers nothing."""

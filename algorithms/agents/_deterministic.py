@@ -43,7 +43,7 @@ class DeterministicState(NamedTuple):
 
     params: ActorCritic
     target: ActorCritic
-    optimizer: ActorCritic  # the state of the optimizer of each group
+    optimizer: ActorCritic  # the states of the optimizers, one for each group
     num_updates: jax.Array  # int32[]
 
 
@@ -126,11 +126,11 @@ class DeterministicAgent(ActorAgent):
         return DeterministicPolicy(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
-        """Return the first state, for observations and actions like these; consumes `key`."""
+        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
         key_actor, key_critic = split(key)
         critic = init_stack(self._critic, key_critic, self.num_critics, obs, action)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), critic)
-        target = jax.tree.map(jnp.copy, params)  # a state that holds one array twice could not be donated
+        target = jax.tree.map(jnp.copy, params)  # a state that holds an array twice cannot be donated to `jit`
         state = DeterministicState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 

@@ -45,7 +45,7 @@ class MPOState(NamedTuple):
 
     params: MPOParams
     target: MPOTarget
-    optimizer: MPOParams  # the state of the optimizer of each group
+    optimizer: MPOParams  # the states of the optimizers, one for each group
     num_updates: jax.Array  # int32[]
 
 

@@ -1,4 +1,4 @@
-"""Policies that are networks: the network is the actor, which turns observations into distributions over actions."""
+"""Policies made of a network, the actor, which turns observations into distributions over actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class ActorPolicy(abc.ABC):
-    """A policy for one kind of action. It holds no parameters: callers pass those of the actor."""
+    """A policy for one kind of action. It holds no parameters. Callers pass the parameters of the actor."""
 
     @property
     @abc.abstractmethod
@@ -39,7 +39,7 @@ class ActorPolicy(abc.ABC):
         return init_network(self.actor, key, obs)
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
-        """Return what the actor's torso makes of observations `[B, ...]`: `float32[B, F]`."""
+        """Return the outputs `float32[B, F]` of the actor's torso for observations `[B, ...]`."""
         return torso_features(self.actor, params, obs)
 
 
@@ -47,7 +47,8 @@ class ActorPolicy(abc.ABC):
 class StochasticPolicy(ActorPolicy):
     """A `Categorical` over discrete actions, or a `Normal` over continuous ones.
 
-    Continuous actions are in `[-1, 1]`. A normal distribution does not end there: `to_environment` clips its draws.
+    Continuous actions are meant for `[-1, 1]`. Draws from a normal distribution may lie outside of this range, so
+    `to_environment` clips them.
 
     Example:
         >>> policy = StochasticPolicy(Discrete(3), Torso((8,)))
@@ -74,7 +75,7 @@ class StochasticPolicy(ActorPolicy):
     def act(self, params: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> tuple[jax.Array, jax.Array]:
         """Return actions `[N, ...]` and their log-probabilities `[N]`; consumes `key`.
 
-        Actions are drawn, or with `deterministic` the most probable ones. They are not clipped.
+        Actions are drawn from the policy. With `deterministic` they are the most probable ones. They are not clipped.
         """
         policy = self.distribution(params, obs)
         action = policy.mode() if deterministic else policy.sample(key)

@@ -1,8 +1,8 @@
 """The two kinds of policy that soft actor-critic learns, each with its critics.
 
-Both kinds return `E[min_j Q_j(s, a)]` and `E[log pi(a | s)]` for actions of the policy. All losses of the algorithm are
-made of these two. For discrete actions they are exact. For continuous ones they are estimated from one draw, through
-which gradients pass.
+Both kinds compute `E[min_j Q_j(s, a)]` and `E[log pi(a | s)]`, where `a` is drawn from the policy. All losses of the
+algorithm are made of these two expectations. For discrete actions they are exact. For continuous actions they are
+estimated from one draw, and gradients pass through this draw.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class SoftPolicy(ActorPolicy):
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
         """Return actions `[N, ...]` in the environment's units; consumes `key`.
 
-        Actions are drawn, or with `deterministic` the most probable ones.
+        Actions are drawn from the policy, unless `deterministic`.
         """
 
     @abc.abstractmethod
     def noise(self, key: jax.Array, num: int, batch_size: int) -> PyTree:
-        """Return the random numbers for `num` calls of `expect`: `noise[i]` is for call `i`; consumes `key`."""
+        """Return random numbers for `num` calls of `expect`; consumes `key`. Call `i` gets `noise[i]`."""
 
     @abc.abstractmethod
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: PyTree) -> tuple[jax.Array, jax.Array]:
-        """Return `E[min_j Q_j]` and `E[log pi]`, `float32[B]` each."""
+        """Return `E[min_j Q_j(s, a)]` and `E[log pi(a | s)]` at observations `[B, ...]`, `float32[B]` each."""
 
     @abc.abstractmethod
     def values(self, critics: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
@@ -75,7 +75,7 @@ class ContinuousSoftPolicy(SoftPolicy):
         return init_stack(Critic(self.torso), key, num_critics, obs, action)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `float32[N, A]`: drawn, or with `deterministic` those of the mean; consumes `key`."""
+        """Return drawn actions `float32[N, A]`, or `tanh` of the mean if `deterministic`; consumes `key`."""
         policy = self.distribution(actor, obs)
         if deterministic:
             return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy))
@@ -87,7 +87,7 @@ class ContinuousSoftPolicy(SoftPolicy):
         return jax.random.normal(unrolled(key), (num, batch_size, self.action_space.size), jnp.float32)
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return `min_j Q_j` and `log pi`, `float32[B]` each, of the actions that noise `float32[B, A]` leads to."""
+        """Return `min_j Q_j` and `log pi`, `float32[B]` each, of the actions made from noise `float32[B, A]`."""
         action, log_prob = _transform(self.distribution(actor, obs), noise)
         return jnp.min(self._normalized_values(critics, obs, action), axis=0), log_prob
 
@@ -105,7 +105,7 @@ class ContinuousSoftPolicy(SoftPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteSoftPolicy(SoftPolicy):
-    """Discrete actions; a critic returns the values of all of them at once."""
+    """Discrete actions. A critic returns the values of all actions at once."""
 
     action_space: Discrete
     torso: Torso
@@ -120,14 +120,14 @@ class DiscreteSoftPolicy(SoftPolicy):
         return init_stack(self._critic, key, num_critics, obs)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `int32[N]`: drawn, or with `deterministic` the most probable ones; consumes `key`."""
+        """Return drawn actions `int32[N]`, or the most probable ones if `deterministic`; consumes `key`."""
         log_probs = self.distribution(actor, obs).log_probs
         if not deterministic:
             log_probs = log_probs + jax.random.gumbel(unrolled(key), log_probs.shape, jnp.float32)
         return jnp.argmax(log_probs, axis=1).astype(jnp.int32)
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> list[tuple[()]]:
-        """Return `num` times `()`: exact expectations need no random numbers."""
+        """Return a list of `num` empty tuples, because exact expectations need no random numbers."""
         return [()] * num
 
     def expect(self, actor: PyTree, critics: PyTree, obs: PyTree, noise: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -151,5 +151,6 @@ class DiscreteSoftPolicy(SoftPolicy):
         return QNetwork(self.action_space.num_actions, self.torso)
 
 
-# Actions `[B, A]` and log-densities `[B]` of as many distributions, from standard normal noise `[B, A]`.
+# Turns standard normal noise `[B, A]` into one action for each of `B` distributions: actions `[B, A]` and their
+# log-densities `[B]`.
 _transform = jax.vmap(TanhNormal.transform)

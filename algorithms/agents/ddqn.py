@@ -8,14 +8,24 @@ Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461. The priority of a s
 Add-ons need a distribution over actions. They get the Boltzmann distribution `softmax(Q(s, .) / policy_temperature)`,
 and their terms are added to `L`.
 
-Differences from the paper: Adam instead of RMSprop; a target network that follows by averaging (`polyak=0` and a long
-`target_update_interval` copy it at times, as in the paper); gradients are clipped by their norm, where the paper clips
-errors; exploration decays with the number of updates.
+Differences from the paper:
 
-Differences from PyTorchRL: the action is chosen by the online network and valued by the target network (the original
-took both from the target network); importance weights enter the loss; every environment explores on its own;
-deterministic acting never explores. All defaults are those of PyTorchRL. (The number of updates of an iteration, 1 in
-its class and 50 in its factory, is set in `Plan`.)
+* The optimizer is Adam instead of RMSprop.
+* The target network is a moving average of the trained network. The paper copies the trained network from time to
+  time. For that, set `polyak=0` and a long `target_update_interval`.
+* Gradients are clipped by their norm. The paper clips errors.
+* Epsilon decays with the number of updates.
+
+Differences from PyTorchRL:
+
+* The trained network chooses the next action, and the target network values it. In PyTorchRL the target network does
+  both.
+* Importance weights enter the loss.
+* Every environment explores independently.
+* Deterministic acting never explores.
+
+All defaults are those of PyTorchRL. The number of updates of an iteration is set in `Plan`. In PyTorchRL it is 1 in the
+class and 50 in the factory.
 """
 
 from __future__ import annotations
@@ -53,7 +63,7 @@ class DDQNState(NamedTuple):
 
     params: DDQNParams
     target: PyTree  # the parameters of the target network
-    optimizer: DDQNParams  # the state of the optimizer of each group
+    optimizer: DDQNParams  # the states of the optimizers, one for each group
     epsilon: jax.Array  # float32[]
     num_updates: jax.Array  # int32[]
 
@@ -63,18 +73,18 @@ class DDQN(BaseAgent, Component):
 
     Args:
         action_space: `Discrete`.
-        torso: the network below the values.
-        dueling: compute values as the value of the state plus the advantage of each action.
+        torso: the network below the head that returns the values.
+        dueling: compute `Q(s, a)` as the value of the state plus the advantage of the action; see `QNetwork`.
         schedule: a factor on the learning rate, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate: learning rate of Adam.
-        polyak: the share that the target network keeps of itself when it follows; 0 copies the trained one.
-        target_update_interval: updates between two such steps of the target network; 0 counts as 1.
-        max_grad_norm: gradients with a larger norm are scaled down to it.
-        initial_epsilon: the first share of random actions.
-        epsilon_decay: the factor on this share at every update.
-        final_epsilon: the smallest share of random actions.
-        policy_temperature: the temperature of the distribution that add-ons get, in units of values.
+        polyak: `target <- polyak * target + (1 - polyak) * params` moves the target network; 0 copies the trained one.
+        target_update_interval: the number of updates between two moves of the target network; 0 counts as 1.
+        max_grad_norm: the largest norm of the gradient. A gradient with a larger norm is scaled down to it.
+        initial_epsilon: the probability of a random action before the first update.
+        epsilon_decay: every update multiplies this probability by `epsilon_decay`.
+        final_epsilon: the smallest probability of a random action.
+        policy_temperature: the temperature of the distribution that add-ons get, in the units of `Q`.
         addons: terms to add to the loss.
 
     Example:
@@ -120,13 +130,13 @@ class DDQN(BaseAgent, Component):
 
     @property
     def network(self) -> QNetwork:
-        """The network of the values, from one observation to `float32[A]`."""
+        """The network that turns one observation into the values `float32[A]` of all actions."""
         return QNetwork(self.action_space.num_actions, self.torso, self.dueling)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
-        """Return the first state, for observations like `obs`; consumes `key`."""
+        """Return the state before the first update, for observations like `obs`; consumes `key`."""
         params = DDQNParams(init_network(self.network, key, obs))
-        target = jax.tree.map(jnp.copy, params.critic)  # a state that holds one array twice could not be donated
+        target = jax.tree.map(jnp.copy, params.critic)  # a state that holds an array twice cannot be donated to `jit`
         epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)
         state = DDQNState(params, target, optimization.init(self, params), epsilon, jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
@@ -138,9 +148,9 @@ class DDQN(BaseAgent, Component):
     def act(
         self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return actions `int32[N]` of the largest value; consumes `key`.
+        """Return the actions `int32[N]` with the largest values; consumes `key`.
 
-        Unless `deterministic`, each is replaced by a random one with probability epsilon.
+        Each action is replaced by a random one with probability epsilon, unless `deterministic`.
         """
         greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
         if deterministic:
@@ -149,16 +159,16 @@ class DDQN(BaseAgent, Component):
         return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
 
     def distribution(self, state: DDQNState, obs: PyTree) -> Categorical:
-        """Return the Boltzmann distributions of the values at observations `[B, ...]`."""
+        """Return `softmax(Q(s, .) / policy_temperature)` at observations `[B, ...]`."""
         q = self._values(state.params.critic, obs)
         return Categorical(jax.nn.log_softmax(q / jnp.asarray(self.policy_temperature, jnp.float32)))
 
     def features(self, state: DDQNState, obs: PyTree) -> jax.Array:
-        """Return what the torso makes of observations `[B, ...]`: `float32[B, F]`."""
+        """Return the outputs `float32[B, F]` of the torso for observations `[B, ...]`."""
         return torso_features(self.network, state.params.critic, obs)
 
     def gradients(self, state: DDQNState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradient of `L`; `key` is for add-ons."""
+        """Return the gradient of `L`, and the priorities `|Q(s, a) - y|`; only add-ons draw from `key`."""
         batch, weights = sample.batch, sample.weights
         q_next = self._values(state.params.critic, batch.next_obs)
         next_value = jax.vmap(losses.double_q_value)(q_next, self._values(state.target, batch.next_obs))
@@ -180,7 +190,7 @@ class DDQN(BaseAgent, Component):
         return addon.add_gradients(self, state, sample, key, DDQNParams(grads), StepInfo(jnp.abs(error), metrics))
 
     def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
-        """Step the values, let the target network follow, and lower epsilon."""
+        """Step the network, move the target network towards it, and lower epsilon."""
         after = optimization.step(self, state, grads, ("critic", "addons"))
         after = optimization.follow(self, after, after.params.critic)
         decayed = state.epsilon * jnp.asarray(self.epsilon_decay, jnp.float32)

@@ -159,12 +159,12 @@ class MPO(StochasticAgent, Component):
         return self.networks.policy
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
-        """Return the first state, for observations and actions like these; consumes `key`."""
+        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
         networks = self.networks.init(key, obs, action)
         temperature = jnp.full(self.networks.num_objectives, mpo_losses.raw_dual(self.initial_temperature))
         multipliers = by_constraint(self.action_space, self.initial_multiplier, self.initial_variance_multiplier)
         params = MPOParams(*networks, temperature, mpo_losses.raw_dual(multipliers))
-        target = jax.tree.map(jnp.copy, networks)  # a state that holds one array twice could not be donated
+        target = jax.tree.map(jnp.copy, networks)  # a state that holds an array twice cannot be donated to `jit`
         state = MPOState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 

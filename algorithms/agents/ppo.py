@@ -47,7 +47,7 @@ class PPOState(NamedTuple):
     """The state of PPO."""
 
     params: ActorCritic
-    optimizer: ActorCritic  # the state of the optimizer of each group
+    optimizer: ActorCritic  # the states of the optimizers, one for each group
     num_updates: jax.Array  # int32[]
 
 
@@ -105,7 +105,7 @@ class PPO(StochasticAgent, Component):
         optimization.check(self)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
-        """Return the first state, for observations like `obs`; consumes `key`."""
+        """Return the state before the first update, for observations like `obs`; consumes `key`."""
         key_actor, key_critic = split(key)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), init_network(self._critic, key_critic, obs))
         state = PPOState(params, optimization.init(self, params), jnp.zeros((), jnp.int32))

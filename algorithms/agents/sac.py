@@ -6,18 +6,26 @@
     L_alpha = -mean_i w_i log_alpha (log pi(a | s_i) + H)
 
 Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. With continuous actions the policy is a Gaussian squashed by
-`tanh`. Critics see actions in `[-1, 1]`, and the target entropy `H` is that of actions in `[-1, 1]`. With discrete
-actions every term in `a` and `a'` is its exact expectation under the policy: Christodoulou (2019),
+`tanh`. Critics see actions in `[-1, 1]`, and the target entropy `H` is meant for actions in `[-1, 1]`. With discrete
+actions, each term that contains `a` or `a'` is replaced by its exact expectation under the policy: Christodoulou (2019),
 https://arxiv.org/abs/1910.07207. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
 
-Differences from the papers: gradients are clipped by their norm; `alpha` may be fixed; with discrete actions `H` is
-`0.5 log A` and may fall linearly during training. The paper has `0.98 log A`. With few actions that is so close to the
-largest possible entropy that the temperature grows without end.
+Differences from the papers:
 
-Differences from PyTorchRL: the gradient of the temperature is part of the gradients, so that it also trains in
-parallel; a target entropy of 0 is used as it is; actions of any bounds are scored in `[-1, 1]`; probabilities come from
-`log_softmax`, without a small constant inside the logarithm; `target_entropy_ratio` replaces the fixed 0.98. All other
-defaults are those of PyTorchRL.
+* Gradients are clipped by their norm.
+* `alpha` may be fixed.
+* With discrete actions `H` is `0.5 log A`, and it may fall linearly during training. The paper has `0.98 log A`. With
+  few actions `0.98 log A` is very close to the largest possible entropy, and the temperature grows without end.
+
+Differences from PyTorchRL:
+
+* `gradients` also returns the gradient of the temperature, so the temperature can be trained on several devices, too.
+* A target entropy of 0 means 0, and not the default.
+* Actions are scaled to `[-1, 1]` for the critics, whatever their bounds are.
+* Log-probabilities come from `log_softmax`, without a small constant inside the logarithm.
+* `target_entropy_ratio` replaces the fixed 0.98.
+
+All other defaults are those of PyTorchRL.
 """
 
 from __future__ import annotations
@@ -59,7 +67,7 @@ class SACState(NamedTuple):
 
     params: SACParams
     target: PyTree  # the parameters of the target critics
-    optimizer: SACParams  # the state of the optimizer of each group
+    optimizer: SACParams  # the states of the optimizers, one for each group
     num_updates: jax.Array  # int32[]
 
 
@@ -68,22 +76,24 @@ class SAC(StochasticAgent, Component):
 
     Args:
         action_space: `Box` or `Discrete`.
-        torso: the network below the heads of actor and critics, which share no parameters.
-        learn_alpha: learn the temperature; with False it stays at `initial_alpha`.
+        torso: the network below the heads of actor and critics. Actor and critics share no parameters.
+        learn_alpha: whether to learn the temperature. If False, it stays at `initial_alpha`.
         schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critics.
         learning_rate_pi: learning rate of the actor.
         learning_rate_alpha: learning rate of the temperature.
-        polyak: the share that target critics keep of themselves when they follow; 0 copies the trained ones.
-        target_update_interval: updates between two such steps of the target critics; 0 counts as 1.
-        max_grad_norm: gradients of the critics, or of the actor, with a larger norm are scaled down to it.
-        initial_alpha: the first temperature.
-        target_entropy: the entropy that the policy shall keep. By default it is minus the number of components for
-            continuous actions, and `target_entropy_ratio * log A` for `A` discrete actions.
-        target_entropy_ratio: the share of the largest possible entropy, `log A`, in this default.
-        final_target_entropy_ratio: the ratio after `annealing_updates`, to which it falls linearly.
-        annealing_updates: how many updates that takes; with 0 the ratio stays as it is.
+        polyak: `target <- polyak * target + (1 - polyak) * params` moves the target critics; 0 copies the trained ones.
+        target_update_interval: the number of updates between two moves of the target critics; 0 counts as 1.
+        max_grad_norm: the largest norm of the critics' gradient, and of the actor's. A gradient with a larger norm is
+            scaled down to it.
+        initial_alpha: the temperature before the first update.
+        target_entropy: `H`, the entropy that the learned temperature keeps the policy at. By default it is minus the
+            number of components for continuous actions, and `target_entropy_ratio * log A` for `A` discrete actions.
+        target_entropy_ratio: the default of `target_entropy` for discrete actions, as a share of the largest possible
+            entropy, `log A`.
+        final_target_entropy_ratio: the ratio changes linearly from `target_entropy_ratio` to this one.
+        annealing_updates: the number of updates that this change takes. With 0 the ratio does not change.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -141,29 +151,32 @@ class SAC(StochasticAgent, Component):
 
     @property
     def policy(self) -> SoftPolicy:
-        """Policy and critics for this kind of actions, without their parameters."""
+        """The policy and the critics for the action space, without their parameters."""
         if isinstance(self.action_space, Discrete):
             return DiscreteSoftPolicy(self.action_space, self.torso)
         return ContinuousSoftPolicy(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
-        """Return the first state, for observations and actions like these; consumes `key`."""
+        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
         key_actor, key_critic = split(key)
         critic = self.policy.init_critics(key_critic, NUM_CRITICS, obs, action)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
         params = SACParams(self.policy.init_actor(key_actor, obs), critic, log_alpha)
-        target = jax.tree.map(jnp.copy, critic)  # a state that holds one array twice could not be donated
+        target = jax.tree.map(jnp.copy, critic)  # a state that holds an array twice cannot be donated to `jit`
         state = SACState(params, target, optimization.init(self, params), jnp.zeros((), jnp.int32))
         return addon.init(self, state, key, obs, action)
 
     def act(
         self, state: SACState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`."""
+        """Return actions `[N, ...]` drawn from the policy; consumes `key`.
+
+        With `deterministic`, discrete actions are the most probable ones, and continuous actions are `tanh` of the mean.
+        """
         return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
 
     def gradients(self, state: SACState, sample: Sample, key: jax.Array) -> tuple[SACParams, StepInfo]:
-        """Return the gradients of `L_q`, `L_pi` and `L_alpha`, all at the present parameters; consumes `key`."""
+        """Return the gradients of `L_q`, `L_pi` and `L_alpha`, all at the current parameters; consumes `key`."""
         noise = self.policy.noise(key, 2, sample.weights.shape[0])
         target = self._target(state, sample, noise[0])
         (loss_q, (q, error)), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(
@@ -189,7 +202,7 @@ class SAC(StochasticAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: SACState, grads: SACParams) -> SACState:
-        """Step critics, actor and temperature, then let the target critics follow."""
+        """Step critics, actor and temperature. Then move the target critics towards the critics."""
         temperature = ("log_alpha",) if self.learn_alpha else ()
         after = optimization.step(self, state, grads, ("actor", "critic", *temperature, "addons"))
         return optimization.follow(self, after, after.params.critic)
@@ -204,13 +217,13 @@ class SAC(StochasticAgent, Component):
     def _critic_loss(
         self, critic: PyTree, sample: Sample, target: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Return `L_q`, with values and errors `float32[2, B]`."""
+        """Return `L_q`, and the values and errors, `float32[2, B]` each."""
         q = self.policy.values(critic, sample.batch.obs, sample.batch.action)
         error = q - target[None]
         return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * error**2, axis=1)), (q, error)
 
     def _actor_loss(self, actor: PyTree, state: SACState, sample: Sample, noise: PyTree) -> tuple[jax.Array, jax.Array]:
-        """Return `L_pi`, with the log-probabilities `float32[B]` of the actions in it."""
+        """Return `L_pi`, and the log-probabilities `float32[B]` of the actions `a` in it."""
         value, log_prob = self.policy.expect(actor, state.params.critic, sample.batch.obs, noise)
         alpha = jnp.exp(state.params.log_alpha)
         loss = jax.vmap(losses.soft_policy_loss, in_axes=(0, 0, None))(value, log_prob, alpha)

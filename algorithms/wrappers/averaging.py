@@ -57,7 +57,7 @@ class Averaged(SameCarry, Component):
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> AveragedState:
         """Return the first state, for observations and actions like these; consumes `key`."""
         state = self.agent.init(key, obs, action)
-        average = jax.tree.map(jnp.copy, state.params)  # a state that holds one array twice could not be donated
+        average = jax.tree.map(jnp.copy, state.params)  # a state that holds an array twice cannot be donated to `jit`
         return AveragedState(state, average)
 
     def act(
