@@ -73,8 +73,8 @@ class Agent(Protocol):
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return what `act` remembers at the start of an episode: leaves `[N, ...]`, or `()` if it remembers nothing.
 
-        Pass it to the first call of `act`, and then pass on the carry that each call returns. Where an episode ends, the
-        training loop puts the initial carry back.
+        Pass it to the first call of `act`, and then pass on the carry that each call returns. Where an episode ends,
+        the training loop puts the initial carry back.
         """
         ...
 
@@ -118,8 +118,8 @@ class Agent(Protocol):
 class OnPolicyAgent(Agent, Protocol):
     """An agent that learns from rollouts. The `sample.batch` that `gradients` gets is a `RolloutBatch`.
 
-    The batch holds shuffled rows, with leaves `[B, ...]`. If `learns_from_columns` is True, the batch holds all `K` rows
-    of `B` environments instead, with leaves `[B, K, ...]`.
+    The batch holds shuffled rows, with leaves `[B, ...]`. If `learns_from_columns` is True, the batch holds all `K`
+    rows of `B` environments instead, with leaves `[B, K, ...]`.
     """
 
     @property
@@ -226,7 +226,8 @@ class Addon(Protocol):
             params: the add-on's own parameters.
             policy: the learner's distributions at `sample.batch.obs`, `[B, ...]`.
             features: `float32[B, F]`, the output of the policy's torso for `sample.batch.obs`.
-            sample: the batch, and the weight `sample.weights` of each sample. Multiply the loss of a sample by its weight.
+            sample: the batch, and the weight `sample.weights` of each sample. Multiply the loss of a sample by its
+                weight.
             key: a PRNG key.
         """
         ...

@@ -2,9 +2,10 @@
 
     L = L_pi + sum_j L_j(policy, features, sample; params_j)
 
-The gradient of a sum is the sum of gradients. So an agent computes its own gradients as if there were no add-ons, and
-`add_gradients` adds those of all `L_j`. They reach the policy and the add-ons' own parameters, which are the group
-`addons` of the agent's parameters. Clipping comes later, in `apply`.
+`L_j` is the term of add-on `j`. The gradient of a sum is the sum of the gradients. So an agent first computes its own
+gradients as if there were no add-ons. Then `add_gradients` adds the gradients of all `L_j`. These gradients reach the
+policy and the parameters of the add-ons, which are the group `addons` of the agent's parameters. The agent's `apply`
+clips the sum.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from jaxrl_buffers.types import PyTree, Sample
 
 State = TypeVar("State", bound=LearnerState)
 Grads = TypeVar("Grads", bound=Groups)
-# Folded into an agent's key. `split(key, n)` is `fold_in(key, i)` for all i below n, and agents split into fewer parts.
+# The number that is folded into an agent's key for its add-ons. `split(key, n)` is `fold_in(key, i)` for all i below n.
+# Agents split their keys into fewer parts than this number, so add-ons get different random numbers.
 _STREAM = 0xADD0
 
 
@@ -38,9 +40,9 @@ def check(owner: str, addons: object) -> None:
 
 
 def init(agent: LearnerAgent, state: State, key: jax.Array, obs: PyTree, action: PyTree) -> State:
-    """Return an agent's first state with the parameters and optimizers of its add-ons.
+    """Return an agent's first state, with the parameters and optimizers of its add-ons.
 
-    The key is only folded: an agent has the same first networks with add-ons and without.
+    Add-ons draw from a key that is folded from `key`. So the initial networks of an agent do not depend on its add-ons.
     """
     if not agent.addons:
         return state
@@ -55,9 +57,9 @@ def init(agent: LearnerAgent, state: State, key: jax.Array, obs: PyTree, action:
 def add_gradients(
     agent: LearnerAgent, state: LearnerState, sample: Sample, key: jax.Array, grads: Grads, info: StepInfo
 ) -> tuple[Grads, StepInfo]:
-    """Return an agent's gradients and metrics with those of all add-ons added; the key is only folded.
+    """Return an agent's gradients plus those of all add-ons, and the metrics of both.
 
-    The metrics of add-on `j` are called `addon{j}_...`.
+    Add-ons draw from a key that is folded from `key`. The names of the metrics of add-on `j` begin with `addon{j}_`.
     """
     if not agent.addons:
         return grads, info

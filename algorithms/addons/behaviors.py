@@ -1,4 +1,4 @@
-"""Behaviours: policies that do not learn, to which add-ons compare the policy that does."""
+"""Behaviors: fixed policies. Add-ons compare the policy that is trained with them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from algorithms.types import Agent, MemoryAgent, PolicyAgent
 from algorithms.wrappers._base import Wrapper
 from jaxrl_buffers.types import PyTree
 
-Behavior = Callable[[PyTree], Distribution]  # from observations `[B, ...]`; a pytree, to be an argument under `jit`
-_LEAST_LOG_PROB = -1e9  # instead of minus infinity, with which 0 * log 0 would be NaN
+Behavior = Callable[[PyTree], Distribution]  # takes observations `[B, ...]`; a pytree, so that `jit` accepts it
+_LEAST_LOG_PROB = -1e9  # instead of minus infinity, because 0 * log 0 would be NaN
 
 
 def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) -> Behavior:
-    """Return a policy that does not learn, from an agent and its state, or from a function.
+    """Return a fixed policy, made from an agent and its state, or from a function.
 
-    A function is called with `*state` and with observations `[B, ...]`. It returns distributions `[B, ...]` of the same
-    kind as the learner's: `Categorical` for discrete actions; `Normal`, for actions in `[-1, 1]`, beside DDPG, TD3, MPO
-    and PPO; `TanhNormal` beside SAC. Observations are as the learner sees them, for example normalized. A behaviour has
-    no memory, even if the learner has one.
+    A function is called as `policy(*state, obs)` with observations `[B, ...]`. It must return distributions `[B, ...]`
+    of the same kind as those of the agent that is trained (the learner):
 
-    The result is a pytree, in which the state is data and the function is not.
+    * `Categorical` for discrete actions,
+    * `Normal`, for actions in `[-1, 1]`, if the learner is DDPG, TD3, MPO or PPO with continuous actions,
+    * `TanhNormal` if the learner is SAC with continuous actions.
+
+    A behavior gets the same observations as the learner, for example normalized ones. A behavior has no memory, even if
+    the learner has one. The result is a pytree whose leaves are those of the state. The function is static.
 
     Example:
         >>> from algorithms import Discrete, PPO
@@ -52,12 +55,12 @@ def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) 
 
 
 def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Array:
-    """Return `KL(behaviour || policy)`, `float32[B]`; no gradient reaches the behaviour.
+    """Return `KL(behavior || policy)`, `float32[B]`. No gradient reaches the behavior.
 
     Args:
-        behavior: the policy that does not learn.
-        policy: the distributions `[B, ...]` of the one that does.
-        obs: the observations `[B, ...]` below them, or a `History` with `B` rows.
+        behavior: the fixed policy.
+        policy: the distributions `[B, ...]` of the policy that is trained.
+        obs: the observations `[B, ...]` of these distributions, or a `History` with `B` rows in all.
     """
     fixed = jax.lax.stop_gradient(behavior(obs.rows if isinstance(obs, History) else obs))
     if isinstance(fixed, Categorical) and isinstance(policy, Categorical):
@@ -73,7 +76,7 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
 
 
 def has_memory(policy: Agent | PolicyAgent | Callable[..., Distribution]) -> bool:
-    """Return whether the networks of an agent have a memory, also if it is wrapped in others."""
+    """Return whether the networks of an agent have a memory. The agent may be inside of wrappers."""
     if isinstance(policy, Wrapper):
         return has_memory(policy.agent)
     return isinstance(policy, MemoryAgent) and policy.torso.memory is not None

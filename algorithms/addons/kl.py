@@ -1,4 +1,4 @@
-"""Attraction to behaviours and repulsion from them, by the Kullback-Leibler divergence."""
+"""Add-ons that attract a policy to behaviors or repel it from them, by the Kullback-Leibler divergence."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 
 class BehaviorKL(Component, abc.ABC):
-    """What both add-ons share: behaviours `b_i`, and their preferences `p_i`, the weights divided by their sum."""
+    """The shared part of both add-ons: behaviors `b_i` with preferences `p_i`, their weights divided by the sum."""
 
     behaviors: tuple[Behavior, ...]
     weights: tuple[Scalar, ...] | None = None
     scale: Scalar = 1.0
 
-    learning_rate: ClassVar[float] = 0.0  # an add-on without parameters of its own
+    learning_rate: ClassVar[float] = 0.0  # the add-on has no parameters
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
@@ -50,17 +50,17 @@ class BehaviorKL(Component, abc.ABC):
         """Return the term and metrics; `key` is not used."""
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return `()`: there is nothing to train."""
+        """Return `()`, because the add-on has no parameters."""
         return ()
 
     def divergences(self, policy: Distribution, sample: Sample) -> jax.Array:
-        """Return `mean_b w_b KL(b_i || pi)` for each of `I` behaviours, `float32[I]`."""
+        """Return the mean over samples `b` of `w_b KL(b_i || pi)`, for each of `I` behaviors: `float32[I]`."""
         each = [jnp.mean(sample.weights * divergence(fixed, policy, sample.batch.obs)) for fixed in self.behaviors]
         return jnp.stack(each)
 
     @property
     def preferences(self) -> jax.Array:
-        """The weights of the behaviours divided by their sum, `float32[I]`."""
+        """The weights of the behaviors divided by their sum, `float32[I]`."""
         if self.weights is None:
             return jnp.full(len(self.behaviors), 1 / len(self.behaviors), jnp.float32)
         stacked = jnp.stack([jnp.asarray(weight, jnp.float32) for weight in self.weights])
@@ -68,16 +68,17 @@ class BehaviorKL(Component, abc.ABC):
 
 
 class AttractionKL(BehaviorKL):
-    """Draw the policy to the nearest of some behaviours.
+    """Attract the policy `pi` to the nearest of some behaviors `b_i`.
 
         L = scale * min_i (mean_b w_b KL(b_i || pi) - ln p_i)
 
-    `w_b` are the importance weights of the samples, and `p_i` the weights of the behaviours divided by their sum.
+    `mean_b` is the mean over samples, and `w_b` are the importance weights of the samples. `p_i` are the weights of the
+    behaviors divided by their sum.
 
     Args:
         behaviors: policies, each from `behavior(...)`.
-        weights: how much each behaviour is preferred; they may have any sum. None prefers all the same. A weight of 0
-            leaves a behaviour out.
+        weights: one weight for each behavior. A larger weight makes the behavior count as nearer. A behavior with the
+            weight 0 is left out. The weights may have any sum. None gives all behaviors the same weight.
         scale: factor on the whole term.
 
     Example:
@@ -91,24 +92,24 @@ class AttractionKL(BehaviorKL):
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term, and the metric `kl`, the divergence from the nearest behaviour; `key` is not used."""
+        """Return the term, and the metric `kl`, the divergence from the nearest behavior; `key` is not used."""
         kl = self.divergences(policy, sample)
         distance = kl - jnp.log(self.preferences)
         return jnp.asarray(self.scale, jnp.float32) * jnp.min(distance), {"kl": kl[jnp.argmin(distance)]}
 
 
 class RepulsionKL(BehaviorKL):
-    """Drive the policy away from behaviours.
+    """Repel the policy `pi` from behaviors `b_i`.
 
         L = -scale * sum_i p_i mean_b w_b KL(b_i || pi)
 
-    `w_b` are the importance weights of the samples, and `p_i` the weights of the behaviours divided by their sum. The
-    term has no minimum: keep `scale` small beside the algorithm's own loss. In PyTorchRL the weights of behaviours had
-    no effect.
+    `mean_b` is the mean over samples, and `w_b` are the importance weights of the samples. `p_i` are the weights of the
+    behaviors divided by their sum. The term has no minimum, so choose a `scale` that keeps it small
+    compared with the algorithm's own loss. In PyTorchRL the weights of behaviors have no effect.
 
     Args:
         behaviors: policies, each from `behavior(...)`.
-        weights: how much each behaviour counts; they may have any sum. With None all count the same.
+        weights: one weight for each behavior. They may have any sum. None gives all behaviors the same weight.
         scale: factor on the whole term.
 
     Example:
@@ -128,10 +129,10 @@ class RepulsionKL(BehaviorKL):
 
 
 def _check_behaviors(owner: str, behaviors: object) -> None:
-    """Refuse anything but a tuple of behaviours."""
+    """Refuse anything but a tuple of behaviors."""
     if not isinstance(behaviors, tuple) or not behaviors:
         raise ValueError(f"{owner}(behaviors={behaviors!r}): give a tuple of at least one behavior(...).")
     for fixed in behaviors:
-        # A plain function is a leaf to JAX, and could not enter compiled code.
+        # JAX sees a plain function as a leaf, which cannot be an argument of compiled code.
         if not callable(fixed) or jax.tree_util.all_leaves([fixed]):
             raise ValueError(f"{owner}: {fixed!r} is no behaviour; make one by behavior(agent, state) or behavior(f).")

@@ -1,4 +1,4 @@
-"""Predicting rewards, a second task from which the features below a policy learn."""
+"""Prediction of rewards, a second task that trains the features of a policy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _HEAD = nn.Dense(1)
 
 
 class RewardPrediction(Component):
-    """Train a linear head `f` to predict the reward from the features below the policy. This shapes the features, too.
+    """Train a linear head `f` to predict rewards from the features of the policy. This trains the features, too.
 
         L = scale * mean_b w_b m_b (f(features(s_b)) - r_b)^2 / 2
 
-    Where rewards are rare, the head would learn little but zero. Therefore `m_b` is 0 for some of the samples without
-    reward, which are chosen anew in each update, and 1 for all others. Gradients reach the head and the torso of the
-    policy (in DDQN, the torso of the values). With an n-step buffer, the reward is the sum over n steps. In PyTorchRL
-    this head was part of no optimizer.
+    `mean_b` is the mean over samples, and `w_b` are their importance weights. Where rewards are rare, the head would
+    learn to predict zero always. Therefore some samples with the reward 0 are left out: their `m_b` is 0, and it is 1
+    for all other samples. Each update chooses these samples again. Gradients reach the head and the torso of the
+    policy. In DDQN they reach the torso of the Q-network. With an n-step buffer, the reward is the sum over n steps. In
+    PyTorchRL no optimizer trains this head.
 
     Args:
-        zero_mask_ratio: the share of samples without reward that are left out.
+        zero_mask_ratio: the probability that a sample with the reward 0 is left out.
         scale: factor on the whole term.
         learning_rate: learning rate of the head.
 
@@ -58,7 +59,7 @@ class RewardPrediction(Component):
     def loss(
         self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Return the term, and the metric `error`, the mean absolute error of all samples; consumes `key`."""
+        """Return the term, and the metric `error`, the mean absolute error over all samples; consumes `key`."""
         reward = _reward(sample.batch)
         predict: Any = jax.vmap(_HEAD.apply, in_axes=(None, 0))
         error = predict(params, features)[:, 0] - reward
@@ -70,5 +71,5 @@ class RewardPrediction(Component):
 
 
 def _reward(batch: Batch | RolloutBatch) -> jax.Array:
-    """Return the rewards `float32[B]`; a rollout's minibatch has them among its extras."""
+    """Return the rewards `float32[B]`. A minibatch of a rollout has them in its extras."""
     return batch.extras["reward"] if isinstance(batch, RolloutBatch) else batch.reward

@@ -1,13 +1,14 @@
-"""What DDPG and TD3 have in common: a deterministic policy, its critics, and their losses.
+"""The shared parts of DDPG and TD3: a deterministic policy, its critics, and their losses.
 
     y    = r + discount * min_j Q_target,j(s', a')
     L_q  = sum_j mean_i w_i (Q_j(s_i, a_i) - y_i)^2 / 2
     L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
 
-An algorithm decides what `a'` is, how many critics there are, and when policy and targets move.
+Each algorithm defines the action `a'`, the number of critics, and the updates in which policy and targets move.
 
-Add-ons need a distribution over actions. They get a Gaussian around the policy's action, in `[-1, 1]`, with the fixed
-standard deviation `POLICY_SCALE`. So the divergence of two policies is `|a - a'|^2 / (2 POLICY_SCALE^2)`.
+Add-ons need a distribution over actions. They get a Gaussian whose mean is the policy's action in `[-1, 1]`, and whose
+standard deviation is always `POLICY_SCALE`. So the divergence of two policies with actions `a_1` and `a_2` is
+`|a_1 - a_2|^2 / (2 POLICY_SCALE^2)`.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class DeterministicPolicy(ActorPolicy):
 
 
 class DeterministicAgent(ActorAgent):
-    """An agent with a deterministic policy, which explores by added noise, and with `num_critics` stacked critics.
+    """An agent with a deterministic policy and `num_critics` stacked critics. It explores by adding noise to actions.
 
-    An algorithm has the fields below, and implements `gradients` and `apply`.
+    A subclass declares the fields below, and implements `gradients` and `apply`.
     """
 
     action_space: Box
@@ -94,7 +95,7 @@ class DeterministicAgent(ActorAgent):
     }
 
     def check(self, *names: str) -> None:
-        """Refuse bad values of the fields above; `names` are further fields that must be at least 0."""
+        """Refuse bad values of the fields above, and of the fields `names`, which must be at least 0."""
         owner = type(self).__name__
         if not isinstance(self.action_space, Box):
             raise ValueError(f"{owner} acts in continuous spaces, but the action space is {self.action_space!r}.")
@@ -113,7 +114,7 @@ class DeterministicAgent(ActorAgent):
 
     @abc.abstractmethod
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Return the state after one update along the gradients."""
+        """Return the state after one update with these gradients."""
 
     @property
     def roles(self) -> Roles:
@@ -126,7 +127,7 @@ class DeterministicAgent(ActorAgent):
         return DeterministicPolicy(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DeterministicState:
-        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         key_actor, key_critic = split(key)
         critic = init_stack(self._critic, key_critic, self.num_critics, obs, action)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), critic)
@@ -135,31 +136,31 @@ class DeterministicAgent(ActorAgent):
         return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return the memory of the exploration noise at the start of an episode."""
+        """Return what the exploration noise remembers at the start of an episode."""
         return self._noise.initial_carry(num_envs, self.action_space.size)
 
     def act(
         self, state: DeterministicState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return the policy's actions `float32[N, A]`, with noise unless `deterministic`; consumes `key`."""
+        """Return the policy's actions `float32[N, A]`. Add noise, unless `deterministic`; consumes `key`."""
         action = self.policy.action(state.params.actor, obs)
         if not deterministic:
             action, carry = exploration.disturb(self._noise, self.noise_scale, action, carry, key)
         return self.action_space.scale(action), carry, ()
 
     def values(self, critic: PyTree, obs: PyTree, action: jax.Array) -> jax.Array:
-        """Return the values `float32[C, B]` of actions `float32[B, A]` in `[-1, 1]` by all critics."""
+        """Return the values `float32[C, B]` that `C` critics give to actions `float32[B, A]` in `[-1, 1]`."""
         return apply_stack(self._critic, critic, obs, action)
 
     def critic_gradient(
         self, state: DeterministicState, sample: Sample, next_action: jax.Array
     ) -> tuple[PyTree, StepInfo]:
-        """Return the gradient of `L_q`, with priorities `|min_j Q_j(s, a) - y|`.
+        """Return the gradient of `L_q`, and the priorities `|min_j Q_j(s, a) - y|`.
 
         Args:
             state: the agent's state.
             sample: the batch.
-            next_action: `float32[B, A]` in `[-1, 1]`, the actions `a'` of the target.
+            next_action: `float32[B, A]` in `[-1, 1]`, the actions `a'` in the target `y`.
         """
         batch = sample.batch
         next_value = jnp.min(self.values(state.target.critic, batch.next_obs, next_action), axis=0)

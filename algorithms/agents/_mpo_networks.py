@@ -20,7 +20,7 @@ from jaxrl_buffers.types import Batch, PyTree, Scalar
 
 
 class MPOTarget(NamedTuple):
-    """The parameters of actor and critic. In a state they are those of the target networks."""
+    """The parameters of an actor and a critic. The field `target` of a state holds those of the target networks."""
 
     actor: PyTree
     critic: PyTree
@@ -29,13 +29,14 @@ class MPOTarget(NamedTuple):
 class MPOParams(NamedTuple):
     """Everything that is trained, or its gradients, or the states of its optimizers.
 
-    Temperatures and multipliers are positive. The numbers that are trained are `mpo_losses.raw_dual` of them. Gradients
-    of `K > 1` passes have leaves `[K, ...]` in `actor`, `multipliers` and `addons`, an entry for each pass.
+    Temperatures and multipliers must stay positive. So the fields hold `raw` numbers, which are trained, and the
+    temperature or multiplier is `mpo_losses.dual(raw)`. If there are `K > 1` passes, the gradients of `actor`,
+    `multipliers` and `addons` have leaves `[K, ...]`, with one entry for each pass.
     """
 
     actor: PyTree
     critic: PyTree
-    temperature: PyTree  # float32[O]: one for the values and, if penalized, one for the distance from the bounds
+    temperature: PyTree  # float32[O]: one for the values, and one for the distance from the bounds if penalized
     multipliers: PyTree  # float32[2, A] for mean and variance; float32[1] for discrete actions
     addons: tuple[PyTree, ...] = ()
 
@@ -56,8 +57,8 @@ class MPONetworks:
     Args:
         action_space: `Discrete` or `Box`.
         torso: the network below the heads of actor and critic.
-        num_samples: actions drawn in each state, if they are continuous.
-        penalized: make the distance from the bounds a second objective of continuous actions.
+        num_samples: the number of continuous actions that are drawn in each state.
+        penalized: whether a second objective keeps continuous actions inside of their bounds.
     """
 
     action_space: Space
@@ -67,7 +68,7 @@ class MPONetworks:
 
     @property
     def num_objectives(self) -> int:
-        """How many objectives `candidates` returns."""
+        """The number of objectives that `candidates` returns."""
         return 2 if self.penalized and not isinstance(self.action_space, Discrete) else 1
 
     @property
@@ -77,13 +78,13 @@ class MPONetworks:
 
     @property
     def critic(self) -> QNetwork | Critic:
-        """The critic, which values all discrete actions at once, or one continuous action."""
+        """The critic. It returns the values of all discrete actions, or the value of one continuous action."""
         if isinstance(self.action_space, Discrete):
             return QNetwork(self.action_space.num_actions, self.torso)
         return Critic(self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOTarget:
-        """Return the first parameters, for observations and actions like these; consumes `key`."""
+        """Return the initial parameters, for observations like `obs` and actions like `action`; consumes `key`."""
         key_actor, key_critic = split(key)
         inputs = (obs,) if isinstance(self.action_space, Discrete) else (obs, action)
         return MPOTarget(self.policy.init_actor(key_actor, obs), init_network(self.critic, key_critic, *inputs))
@@ -96,9 +97,9 @@ class MPONetworks:
         return apply_batch(self.critic, params, obs, self.action_space.normalize(action))
 
     def candidates(self, target: MPOTarget, obs: PyTree, key: jax.Array) -> Candidates:
-        """Return actions to choose from at observations `[B, ...]`; consumes `key`.
+        """Return the actions that the improved policy chooses from at observations `[B, ...]`; consumes `key`.
 
-        These are all discrete actions, or `num_samples` draws from the target policy.
+        Discrete actions: all of them. Continuous actions: `num_samples` draws from the target policy.
         """
         policy = self.policy.distribution(target.actor, obs)
         if isinstance(policy, Categorical):
@@ -123,10 +124,13 @@ class MPONetworks:
 
 
 def by_constraint(action_space: Space, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
-    """Return one number for each divergence: `float32[2, A]` for mean and variance, or `float32[1]` if discrete.
+    """Return one number for each divergence.
+
+    The shape is `float32[2, A]` for continuous actions, with rows for mean and variance. It is `float32[1]` for
+    discrete actions.
 
     Args:
-        action_space: decides between the two.
+        action_space: `Discrete` or `Box`.
         of_policy: the number for discrete probabilities, or for the mean.
         of_variance: the number for the variance.
     """

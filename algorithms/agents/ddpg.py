@@ -7,13 +7,20 @@
 Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971. Networks see actions in `[-1, 1]`. Exploration adds noise to
 the policy's action and clips the sum to the bounds. The priority of a sample is `|Q(s, a) - y|`.
 
-Differences from the paper: independent Gaussian noise by default (`noise="ornstein_uhlenbeck"` is the paper's); actions
-enter the critic at its first layer; no batch normalization and no weight decay; gradients are clipped by their norm.
+Differences from the paper:
 
-Differences from PyTorchRL: the target takes the action of the target policy, and no loss contains noise; priorities are
-updated with prioritized samples, too; noise is drawn for every environment and component; stored actions are those that
-the environment received. PyTorchRL's class and factory had different defaults of `learning_rate_q`; this one is the
-factory's.
+* Exploration noise is independent Gaussian noise by default. The noise of the paper is `noise="ornstein_uhlenbeck"`.
+* Actions enter the critic at its first dense layer.
+* There is no batch normalization and no weight decay.
+* Gradients are clipped by their norm.
+
+Differences from PyTorchRL:
+
+* The target `y` uses the action of the target policy, and no loss contains noise.
+* Priorities are also updated when samples are prioritized.
+* Noise is drawn for every environment and every component.
+* Stored actions are the ones that the environment received.
+* PyTorchRL's class and its factory have different defaults of `learning_rate_q`. The default here is the factory's.
 """
 
 from __future__ import annotations
@@ -40,17 +47,19 @@ class DDPG(DeterministicAgent, Component):
 
     Args:
         action_space: `Box`.
-        torso: the network below the heads of actor and critic, which share no parameters.
-        noise: the noise of exploration: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        torso: the network below the heads of actor and critic. They share no parameters.
+        noise: the kind of exploration noise: `gaussian`, `ornstein_uhlenbeck` or `pink`.
         schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critic.
         learning_rate_pi: learning rate of the policy.
-        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
-        target_update_interval: updates between two such steps of the target networks; 0 counts as 1.
-        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
-        noise_scale: standard deviation of the noise, for actions from -1 to 1.
-        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in a step.
+        polyak: `target <- polyak * target + (1 - polyak) * params` moves the target networks; 0 copies the trained
+            ones.
+        target_update_interval: the number of updates between two moves of the target networks; 0 counts as 1.
+        max_grad_norm: the largest norm of the critic's gradient, and of the policy's. A gradient with a larger norm is
+            scaled down to it.
+        noise_scale: standard deviation of the exploration noise, in units in which actions go from -1 to 1.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in one step. Other noise ignores it.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -84,7 +93,7 @@ class DDPG(DeterministicAgent, Component):
         self.check()
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
-        """Return the gradients of `L_q` and `L_pi`, both at the present parameters; `key` is for add-ons."""
+        """Return the gradients of `L_q` and `L_pi`, both at the current parameters; only add-ons draw from `key`."""
         next_action = self.policy.action(state.target.actor, sample.batch.next_obs)
         critic, info = self.critic_gradient(state, sample, next_action)
         loss_pi, actor = self.policy_gradient(state, sample)
@@ -93,6 +102,6 @@ class DDPG(DeterministicAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Step critic and policy, then let their targets follow."""
+        """Step critic and policy. Then move their target networks towards them."""
         after = optimization.step(self, state, grads, ("actor", "critic", "addons"))
         return optimization.follow(self, after, after.params._replace(addons=()))

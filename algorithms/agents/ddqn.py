@@ -134,7 +134,7 @@ class DDQN(BaseAgent, Component):
         return QNetwork(self.action_space.num_actions, self.torso, self.dueling)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> DDQNState:
-        """Return the state before the first update, for observations like `obs`; consumes `key`."""
+        """Return the first state, for observations like `obs`; consumes `key`."""
         params = DDQNParams(init_network(self.network, key, obs))
         target = jax.tree.map(jnp.copy, params.critic)  # a state that holds an array twice cannot be donated to `jit`
         epsilon = jnp.asarray(self.initial_epsilon, jnp.float32)

@@ -1,17 +1,19 @@
-"""Noise for exploring with a deterministic policy. It has variance one, and is scaled for actions in `[-1, 1]`.
+"""Noise for exploring with a deterministic policy. It has variance one. `disturb` scales it and adds it to actions.
 
-Independent noise averages out over a few steps. Correlated noise pushes in one direction for long enough to get
-somewhere. To do so it has a memory, which is part of the agent's carry: one process for each environment and each
-component of its action. The training loop forgets it where an episode ends. A process begins with a draw from its
-stationary distribution, not at zero, so its variance is one in every step of an episode.
+Independent noise averages out over a few steps. Correlated noise pushes in one direction for many steps, and so leads
+to more distant states. Correlated noise needs a memory, which is part of the agent's carry. There is one process for
+each environment and each component of its action. The training loop resets the memory where an episode ends. A process
+begins with a draw from its stationary distribution, so its variance is one in every step of an episode.
 
 Ornstein-Uhlenbeck and pink noise are both made of first-order autoregressive processes of variance one:
 
     x_t = d x_{t-1} + sqrt(1 - d^2) epsilon_t,   epsilon_t ~ N(0, 1),   x_0 ~ N(0, 1)
 
-Differences from PyTorchRL: the noise is drawn for every environment and component, not once for all of them; it is
-driven by normal numbers, which are as often negative as positive, where the original took uniform ones from [0, 1).
-`theta=0.15` is the original's. Its `sigma=0.2` is a scale of 0.38 here.
+Differences from PyTorchRL:
+
+* The noise is drawn for every environment and every component. PyTorchRL draws it once for all of them.
+* The noise is made from normal random numbers, whose mean is 0. PyTorchRL takes uniform ones from [0, 1).
+* `theta=0.15` is the default of PyTorchRL. `sigma=0.2` of PyTorchRL corresponds to a scale of 0.38 here.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ class Noise(Protocol):
     """A process of variance one for each of `N` environments and `A` components of an action."""
 
     def initial_carry(self, num_envs: int, size: int) -> PyTree:
-        """Return the memory at the start of an episode: leaves `[N, ...]`, or `()` if there is none."""
+        """Return the memory at the start of an episode: leaves `[N, ...]`, or `()` if the noise has no memory."""
         ...
 
     def draw(self, carry: PyTree, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, PyTree]:
-        """Return the next values `float32[N, A]` and memory; consumes `key`."""
+        """Return the next noise `float32[N, A]`, and the memory after it; consumes `key`."""
         ...
 
 
 class NoiseState(NamedTuple):
-    """What autoregressive processes remember."""
+    """The memory of `M` autoregressive processes for each of `N` environments and `A` components."""
 
     value: jax.Array  # float32[N, A, M]
-    has_begun: jax.Array  # bool[N]
+    has_begun: jax.Array  # bool[N], whether there was a first value in this episode
 
 
 class Gaussian(Component):
@@ -57,7 +59,7 @@ class Gaussian(Component):
     """
 
     def initial_carry(self, num_envs: int, size: int) -> PyTree:
-        """Return `()`: nothing is remembered."""
+        """Return `()`, because independent noise has no memory."""
         return ()
 
     def draw(self, carry: PyTree, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, PyTree]:
@@ -69,8 +71,8 @@ class OrnsteinUhlenbeck(Component):
     """One autoregressive process with `d = 1 - theta`; Uhlenbeck and Ornstein (1930).
 
     Args:
-        theta: the share of its value that the process loses in one step, from 0 to 1. It remembers about `1 / theta`
-            steps.
+        theta: the share of its value that the process loses in one step, from 0 to 1. Values are correlated over about
+            `1 / theta` steps.
 
     Example:
         >>> process = OrnsteinUhlenbeck(theta=0.1)
@@ -86,7 +88,7 @@ class OrnsteinUhlenbeck(Component):
         require_number(self, "theta", self.theta, 0, 1)
 
     def initial_carry(self, num_envs: int, size: int) -> NoiseState:
-        """Return the memory of processes that have not begun."""
+        """Return the memory of processes before their first values."""
         return _not_begun(num_envs, size, 1)
 
     def draw(self, carry: NoiseState, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, NoiseState]:
@@ -95,9 +97,9 @@ class OrnsteinUhlenbeck(Component):
         return carry.value[..., 0], carry
 
 
-# Processes with time constants of 1, 4, ..., 1024 steps, and the share of each in the variance. The shares are a
-# least-squares fit of the sum of their spectra to 1/f. From 1/2000 to 1/2 cycles a step it is within 0.6 dB of 1/f, and
-# below that it is flat.
+# The six processes have time constants of 1, 4, ..., 1024 steps. The weights are their shares in the variance. They are
+# fitted by least squares, such that the sum of the spectra is close to 1/f. It is within 0.6 dB of 1/f from 1/2000 to
+# 1/2 cycles a step. At lower frequencies it is flat.
 PINK_DECAYS = np.exp(-(0.25 ** np.arange(6)))
 PINK_WEIGHTS = np.array([0.2193, 0.1249, 0.1659, 0.1419, 0.1662, 0.1818])
 
@@ -105,9 +107,9 @@ PINK_WEIGHTS = np.array([0.2193, 0.1249, 0.1659, 0.1419, 0.1662, 0.1818])
 class Pink(Component):
     """Noise with the power spectrum 1/f, between white noise and a random walk.
 
-    Eberhard et al. (2023), https://openreview.net/forum?id=hQ9V5QN27eS, recommend it as the default. They draw the
-    noise of a whole episode by a Fourier transform. Here it is the sum of six autoregressive processes, so the length
-    of episodes need not be known.
+    Eberhard et al. (2023), https://openreview.net/forum?id=hQ9V5QN27eS, recommend pink noise as the default.
+    They draw the noise of a whole episode at once, by a Fourier transform. Here the noise is the sum of six
+    autoregressive processes, so the length of an episode need not be known.
 
     Example:
         >>> process = Pink()
@@ -118,7 +120,7 @@ class Pink(Component):
     """
 
     def initial_carry(self, num_envs: int, size: int) -> NoiseState:
-        """Return the memory of processes that have not begun."""
+        """Return the memory of processes before their first values."""
         return _not_begun(num_envs, size, len(PINK_DECAYS))
 
     def draw(self, carry: NoiseState, key: jax.Array, num_envs: int, size: int) -> tuple[jax.Array, NoiseState]:
@@ -131,7 +133,7 @@ NOISES = ("gaussian", "ornstein_uhlenbeck", "pink")
 
 
 def make(name: str, theta: Scalar) -> Noise:
-    """Return a noise by its name, one of `NOISES`; only `ornstein_uhlenbeck` has a `theta`.
+    """Return the noise with a name, one of `NOISES`. Only `ornstein_uhlenbeck` uses `theta`.
 
     Example:
         >>> make("ornstein_uhlenbeck", theta=0.1)
@@ -141,13 +143,13 @@ def make(name: str, theta: Scalar) -> Noise:
 
 
 def check(agent: object, noise: str, theta: Scalar) -> None:
-    """Refuse a noise that `make` does not know, or a bad `theta`, as fields of an agent."""
+    """Refuse an agent's field `noise` if `make` does not know it, and a bad value of its field `noise_theta`."""
     require_choice(type(agent).__name__, "noise", noise, NOISES)
     require_number(agent, "noise_theta", theta, 0, 1)
 
 
 def disturb(noise: Noise, scale: Scalar, action: jax.Array, carry: PyTree, key: jax.Array) -> tuple[jax.Array, PyTree]:
-    """Return actions `float32[N, A]` with noise added, clipped to `[-1, 1]`, and the next memory; consumes `key`."""
+    """Return `clip(action + scale * noise, -1, 1)`, `float32[N, A]`, and the next memory; consumes `key`."""
     drawn, carry = noise.draw(carry, key, *action.shape)
     return jnp.clip(action + jnp.asarray(scale, jnp.float32) * drawn, -1, 1), carry
 
@@ -158,7 +160,7 @@ def _not_begun(num_envs: int, size: int, num_processes: int) -> NoiseState:
 
 
 def _advance(memory: NoiseState, key: jax.Array, decay: jax.Array) -> NoiseState:
-    """Make one step of every process; `decay` is `float32[M]`, the factor `d` of each."""
+    """Make one step of every process; `decay` is `float32[M]`, the factor `d` of each process."""
     normal = jax.random.normal(unrolled(key), memory.value.shape, jnp.float32)
     decay = jnp.where(memory.has_begun[:, None, None], decay[None, None], 0)
     return NoiseState(decay * memory.value + jnp.sqrt(1 - decay**2) * normal, jnp.ones_like(memory.has_begun))

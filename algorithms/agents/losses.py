@@ -2,11 +2,12 @@
 
 Two things hold for all functions here:
 
-* `discount` is `gamma**k` for the `k` steps that a target really spans, and 0 if the task ended within them. So no
-  function needs to know about the ends of episodes.
-* Targets carry no gradient.
+* `discount` is `gamma**k`, where `k` is the number of steps in the target. It is 0 if the task ended within these
+  steps. So no function needs to know where episodes end.
+* No gradient passes through targets.
 
-Shapes: `A` discrete actions, or components of a continuous one; `C` critics. Numbers without a shape are scalars.
+Shapes: `A` is the number of discrete actions, or of components of a continuous action. `C` is the number of critics.
+Arguments without a shape are scalars.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def td_target(reward: jax.Array, discount: jax.Array, next_value: jax.Array) -> 
 
     Args:
         reward: the reward of a step, or the discounted sum over several steps.
-        discount: the factor on the value behind these steps.
-        next_value: `V(s')`, the value of the observation behind them.
+        discount: the factor on `V(s')`.
+        next_value: `V(s')`, the value of the observation after these steps.
 
     Example:
         >>> print(td_target(jnp.float32(1), jnp.float32(0.5), jnp.float32(4)))
@@ -35,12 +36,12 @@ def td_target(reward: jax.Array, discount: jax.Array, next_value: jax.Array) -> 
 def double_q_value(q_online: jax.Array, q_target: jax.Array) -> jax.Array:
     """Return `V(s') = Q_target(s', argmax_a Q_online(s', a))`.
 
-    Double Q-learning: one network chooses the action, the other one values it. A single network would choose the
+    Double Q-learning: one network chooses the action, and the other network values it. A single network would choose
     actions that it overestimates. Van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
 
     Args:
         q_online: `[A]`, the values of all actions by the trained network.
-        q_target: `[A]`, the same by the target network.
+        q_target: `[A]`, the values of all actions by the target network.
 
     Example:
         >>> print(double_q_value(jnp.array([1.0, 2.0]), jnp.array([30.0, 10.0])))
@@ -58,8 +59,8 @@ def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> ja
 
     Args:
         action: `[A]`, the target policy's action in `[-1, 1]`.
-        noise: `[A]`, drawn for each component.
-        limit: the largest noise that is added.
+        noise: `[A]`, one random number for each component.
+        limit: the largest magnitude of the noise that is added to a component.
 
     Example:
         >>> print(smoothed_action(jnp.array([0.0, 0.9]), jnp.array([-2.0, 0.3]), jnp.float32(0.5)))
@@ -71,13 +72,13 @@ def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> ja
 
 
 def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return `E_a[min_j Q_j(s, a)]` and `E_a[log pi(a | s)]`, both sums over all discrete actions.
+    """Return `E_a[min_j Q_j(s, a)]` and `E_a[log pi(a | s)]`, computed as sums over all discrete actions.
 
     Soft actor-critic with discrete actions: Christodoulou (2019), https://arxiv.org/abs/1910.07207, equations 10 to 12.
 
     Args:
         q_values: `[C, A]`, the values of all actions by each critic.
-        log_probs: `[A]`, the logarithms of the policy's probabilities, which sum to 1.
+        log_probs: `[A]`, the logarithms of the policy's probabilities. The probabilities sum to 1.
 
     Example:
         >>> value, log_prob = exact_expectations(jnp.array([[1.0, 4.0], [3.0, 2.0]]), jnp.log(jnp.array([0.5, 0.5])))
@@ -90,13 +91,13 @@ def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.A
 
 
 def soft_value(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `V(s) = min_j Q_j(s, a) - alpha * log pi(a | s)`: the value of a state, with its bonus for entropy.
+    """Return `V(s) = min_j Q_j(s, a) - alpha * log pi(a | s)`, the value of a state plus an entropy bonus.
 
     Soft actor-critic: Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equations 3 and 5.
 
     Args:
-        value: `min_j Q_j(s, a)` of an action that was drawn from the policy, or the expectation of it.
-        log_prob: `log pi(a | s)` of the same action, or the expectation of it.
+        value: `min_j Q_j(s, a)` of an action drawn from the policy, or its expectation over actions.
+        log_prob: `log pi(a | s)` of the same action, or its expectation over actions.
         alpha: the temperature.
 
     Example:
@@ -108,12 +109,13 @@ def soft_value(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.A
 
 
 def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.Array:
-    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)`, whose gradient improves the policy.
+    """Return `alpha * log pi(a | s) - min_j Q_j(s, a)`, the loss of the policy.
 
-    Soft actor-critic: equation 9 of the same paper. No gradient reaches the temperature.
+    Soft actor-critic: Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equation 9. No gradient reaches the
+    temperature.
 
     Args:
-        value: as in `soft_value`, of an action through which gradients reach the policy.
+        value: as in `soft_value`. Gradients reach the policy through the action.
         log_prob: as in `soft_value`.
         alpha: the temperature.
 
@@ -126,14 +128,15 @@ def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) ->
 
 
 def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: jax.Array) -> jax.Array:
-    """Return `-log_alpha * (log pi(a | s) + H)`, which raises the temperature while the entropy is below `H`.
+    """Return `-log_alpha * (log pi(a | s) + H)`. Its gradient raises the temperature while the entropy is below `H`.
 
-    Soft actor-critic: equation 18 of the same paper, with `log_alpha` in the place of `alpha` as in the authors' code.
+    Soft actor-critic: Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equation 18, with `log_alpha` instead
+    of `alpha`, as in the authors' code.
 
     Args:
         log_alpha: the logarithm of the temperature.
-        log_prob: as in `soft_value`; no gradient reaches it.
-        target_entropy: `H`.
+        log_prob: as in `soft_value`. No gradient reaches it.
+        target_entropy: `H`, the wanted entropy of the policy.
 
     Example:
         >>> print(jax.grad(temperature_loss)(jnp.float32(0), jnp.float32(1), jnp.float32(2)))  # a step raises log_alpha
@@ -148,13 +151,13 @@ def clipped_surrogate_loss(
 ) -> jax.Array:
     """Return `-min(r A, clip(r, 1 - c, 1 + c) A)` with the ratio `r = pi(a | s) / pi_old(a | s)`.
 
-    Proximal policy optimization: Schulman et al. (2017), https://arxiv.org/abs/1707.06347, equation 7. Once the ratio
-    has moved by more than `c` in the direction that the advantage asks for, the gradient is zero.
+    Proximal policy optimization: Schulman et al. (2017), https://arxiv.org/abs/1707.06347, equation 7. The
+    gradient becomes zero when the ratio has moved by more than `c` in the direction that the advantage favors.
 
     Args:
-        log_prob: `log pi(a | s)` of the policy that learns.
+        log_prob: `log pi(a | s)` of the policy that is trained.
         old_log_prob: `log pi_old(a | s)` of the policy that acted.
-        advantage: `A`, by how much the action was better than the average one.
+        advantage: `A`, how much better the action was than the average action.
         clip_range: `c`.
 
     Example:

@@ -7,23 +7,35 @@
     L_pi    = mean_i w_i [-E_{a ~ q} log pi(a | s_i) + sum_d alpha_d KL_d]                (M-step)
     L_alpha = mean_i w_i sum_d alpha_d (epsilon_d - KL_d)
 
-`pi_t` and `Q_t` are target networks, and `KL_d` is the divergence `KL(pi_t || pi)`. Expectations over discrete actions
-are sums over all of them, and there is one divergence. Continuous actions are drawn from `pi_t`, a Gaussian that is not
-squashed: environment and critic get its draws clipped to `[-1, 1]`. Its mean and its variance have a divergence and a
-multiplier `alpha_d` for each component. Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920 and
-https://arxiv.org/abs/1812.02256. The priority of a sample is `|Q(s, a) - y|`.
+`pi_t` and `Q_t` are the target networks, and `KL_d` is the divergence `KL(pi_t || pi)`. Abdolmaleki et al. (2018),
+https://arxiv.org/abs/1806.06920 and https://arxiv.org/abs/1812.02256. The priority of a sample is `|Q(s, a) - y|`.
 
-Differences from the paper: targets follow by averaging (`polyak=0` with `target_update_interval=100` copies them as the
-paper does); the critic learns from one or n steps, not by Retrace; temperature and multipliers make one step of Adam in
-each update, where the paper solves for them; a second objective keeps draws inside of the bounds, as in
-https://arxiv.org/abs/2005.07513 (`penalized=False` leaves it out).
+* Discrete actions: expectations are sums over all actions, and there is one divergence.
+* Continuous actions: expectations are means over draws from `pi_t`. The policy is a Gaussian without `tanh`. Its draws
+  are clipped to `[-1, 1]` before the environment and the critic get them. Each component of the mean, and each
+  component of the variance, has its own divergence `KL_d` and its own multiplier `alpha_d`.
 
-Differences from PyTorchRL: M-step passes really step the policy; divergences are those of Gaussians, and each drives
-its own multiplier; mean and variance are decoupled; the discrete E-step is weighted by the target policy; sampled and
-replayed actions have the same units; importance weights enter every loss; temperature and multipliers are trained with
-the rest, not by a solver outside. `polyak` is 0.995, as in PyTorchRL's factory; the 1 of its class would never move the
-targets. 20 actions are drawn instead of 64. There is one M-step pass instead of five, of which only one moved the
-policy. Multipliers begin above 0, and are stepped by Adam.
+Differences from the paper:
+
+* Target networks are moving averages. The paper copies the trained networks. For that, set `polyak=0` and
+  `target_update_interval=100`.
+* The critic learns from targets of one or n steps. The paper uses Retrace.
+* Temperature and multipliers make one step of Adam in each update. The paper solves for them.
+* A second objective keeps draws inside of the bounds, as in https://arxiv.org/abs/2005.07513. `penalized=False` leaves
+  it out.
+
+Differences from PyTorchRL:
+
+* Every M-step pass steps the policy. There is one pass. PyTorchRL makes five, of which only one moves the policy.
+* Divergences are those of Gaussians, and each one drives its own multiplier.
+* Mean and variance are decoupled.
+* The discrete E-step is weighted by the target policy.
+* Sampled and replayed actions have the same units.
+* Importance weights enter every loss.
+* Temperature and multipliers are trained by gradients, like the networks, and not by a separate solver. Multipliers
+  begin above 0, and Adam steps them.
+* `polyak` is 0.995, as in PyTorchRL's factory. PyTorchRL's class has 1, which would never move the targets.
+* 20 actions are drawn instead of 64.
 """
 
 from __future__ import annotations
@@ -60,30 +72,33 @@ class MPO(StochasticAgent, Component):
 
     Args:
         action_space: `Discrete` or `Box`.
-        torso: the network below the heads of actor and critic, which share no parameters.
-        num_samples: actions drawn in each state, if they are continuous.
-        num_passes: `K`, steps of the policy in one update; critic and temperature make one.
-        penalized: discourage continuous actions outside of the bounds.
+        torso: the network below the heads of actor and critic. They share no parameters.
+        num_samples: the number of continuous actions that are drawn in each state.
+        num_passes: `K`, the number of steps of the policy in one update. Critic and temperature make one step.
+        penalized: whether a second objective keeps continuous actions inside of their bounds.
         schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critic.
         learning_rate_pi: learning rate of the policy.
-        learning_rate_dual: learning rate of temperature and multipliers.
-        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
-        target_update_interval: updates between two such steps of the target networks; 0 counts as 1.
-        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
-        dual_constraint: the divergence from the target policy that the E-step may reach.
-        penalty_constraint: the same for the objective that keeps actions inside of the bounds.
-        kl_mean_constraint: the divergence by which the M-step may move the mean of each component.
-        kl_variance_constraint: the same for the variance of each component.
-        kl_constraint: the same for discrete probabilities.
-        initial_temperature: the first temperature.
-        initial_multiplier: the first multiplier of the mean, or of discrete probabilities.
-        initial_variance_multiplier: the first multiplier of the variance.
-        max_multiplier: the largest value of temperature and multipliers.
-        max_variance_multiplier: the largest multiplier of the variance; None for `max_multiplier`.
-        max_temperature: the largest temperature; None for `max_multiplier`.
-        variance_dual_scale: a factor on the steps of the variance's multipliers; None for 1.
+        learning_rate_dual: learning rate of the temperature and the multipliers.
+        polyak: `target <- polyak * target + (1 - polyak) * params` moves the target networks; 0 copies the trained
+            ones.
+        target_update_interval: the number of updates between two moves of the target networks; 0 counts as 1.
+        max_grad_norm: the largest norm of the critic's gradient, and of the policy's. A gradient with a larger norm is
+            scaled down to it.
+        dual_constraint: `epsilon`, the largest divergence of the improved policy from the target policy.
+        penalty_constraint: the same for the objective that keeps actions inside of their bounds.
+        kl_mean_constraint: `epsilon_d` of each component of the mean: how far the M-step may move it.
+        kl_variance_constraint: `epsilon_d` of each component of the variance.
+        kl_constraint: `epsilon_d` of the probabilities of discrete actions.
+        initial_temperature: the temperature before the first update.
+        initial_multiplier: the same for the multipliers of the mean, or the multiplier of discrete probabilities.
+        initial_variance_multiplier: the same for the multipliers of the variance.
+        max_multiplier: the largest multiplier. It also limits the temperature and the multipliers of the variance,
+            unless these have limits of their own.
+        max_variance_multiplier: the largest multiplier of the variance. None means `max_multiplier`.
+        max_temperature: the largest temperature. None means `max_multiplier`.
+        variance_dual_scale: a factor on the steps of the variance's multipliers. None means 1.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -159,7 +174,7 @@ class MPO(StochasticAgent, Component):
         return self.networks.policy
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> MPOState:
-        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         networks = self.networks.init(key, obs, action)
         temperature = jnp.full(self.networks.num_objectives, mpo_losses.raw_dual(self.initial_temperature))
         multipliers = by_constraint(self.action_space, self.initial_multiplier, self.initial_variance_multiplier)
@@ -171,19 +186,20 @@ class MPO(StochasticAgent, Component):
     def act(
         self, state: MPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`."""
+        """Return drawn actions `[N, ...]`, or the most probable ones if `deterministic`; consumes `key`."""
         action, _ = self.policy.act(state.params.actor, obs, key, deterministic)
         return self.policy.to_environment(action), carry, ()
 
     def gradients(self, state: MPOState, sample: Sample, key: jax.Array) -> tuple[MPOParams, StepInfo]:
         """Return the gradients of all groups; consumes `key`.
 
-        Critic and temperature have one gradient each, at the present parameters. Policy, multipliers and add-ons have
-        one for each of `K` passes: the first at the present parameters, each later one at the parameters after the pass
-        before it. All passes use the same candidates. Metrics are those of the last pass.
+        Critic and temperature have one gradient each, at the current parameters. Policy, multipliers and add-ons have
+        `K` gradients, one for each pass. The gradient of the first pass is taken at the current parameters. The
+        gradient of each later pass is taken at the parameters after the pass before. All passes use the same
+        candidates. Metrics of the policy are those of the last pass.
 
-        With `K > 1` and several devices, the average of all gradients is not what one device with all samples would
-        get. Each device makes its passes with its own samples, so from the second pass on their parameters differ.
+        With `K > 1`, training on several devices differs from training on one device with all samples. Each device
+        makes its passes with its own samples, so the parameters of the devices differ from the second pass on.
         """
         key_here, key_next = split(key)
         candidates = self.networks.candidates(state.target, sample.batch.obs, key_here)
@@ -203,7 +219,7 @@ class MPO(StochasticAgent, Component):
         return grads._replace(critic=critic), StepInfo(jnp.abs(error), metrics)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
-        """Step critic and temperature, then policy and multipliers once for each pass; then let the targets follow."""
+        """Step critic and temperature, then policy and multipliers once for each pass. Then move the targets."""
         after = optimization.step(self, state, grads, ("critic", "temperature"))
         after = after._replace(params=self._clip_duals(after.params))
         for number in range(self.num_passes):
@@ -214,7 +230,7 @@ class MPO(StochasticAgent, Component):
     def _pass(
         self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
     ) -> tuple[MPOParams, Metrics]:
-        """Return the gradients of one pass; that of the critic is zero."""
+        """Return the gradients of one pass. The gradient of the critic is zero."""
         duals = state.params.temperature, state.params.multipliers
         (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(
             (state.params.actor, duals), sample, candidates
@@ -225,7 +241,7 @@ class MPO(StochasticAgent, Component):
         return grads, info.metrics
 
     def _step_policy(self, state: MPOState, grads: MPOParams) -> MPOState:
-        """Make the steps of one pass."""
+        """Step the policy, the multipliers and the add-ons once."""
         after = optimization.step(self, state, grads, OF_PASSES)
         if self.variance_dual_scale is not None:
             before, moved = state.params.multipliers, after.params.multipliers
@@ -247,7 +263,7 @@ class MPO(StochasticAgent, Component):
     def _critic_loss(
         self, params: PyTree, sample: Sample, target: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Return `L_q`, with values and errors `float32[B]`."""
+        """Return `L_q`, and the values and errors, `float32[B]` each."""
         q = self.networks.values(params, sample.batch.obs, sample.batch.action)
         error = q - target
         return 0.5 * jnp.mean(sample.weights * error**2), (q, error)
@@ -255,7 +271,7 @@ class MPO(StochasticAgent, Component):
     def _policy_loss(
         self, trained: tuple[PyTree, tuple[jax.Array, jax.Array]], sample: Sample, candidates: Candidates
     ) -> tuple[jax.Array, Metrics]:
-        """Return `L_pi + L_eta + L_alpha` and metrics; no gradient of one reaches what another one trains."""
+        """Return `L_pi + L_eta + L_alpha`, and metrics. Each loss has a gradient only for its own parameters."""
         actor, duals = trained
         temperature, multipliers = map(mpo_losses.dual, duals)
         is_discrete = isinstance(self.action_space, Discrete)
@@ -283,6 +299,6 @@ class MPO(StochasticAgent, Component):
 
 
 def _map_passes(function: Callable[..., jax.Array], *grads: MPOParams) -> MPOParams:
-    """Return gradients with a function applied to all leaves of the groups that make a step in every pass."""
+    """Apply a function to all leaves of the groups in `OF_PASSES`, and return the resulting gradients."""
     groups = {name: jax.tree.map(function, *(getattr(one, name) for one in grads)) for name in OF_PASSES}
     return grads[0]._replace(**groups)

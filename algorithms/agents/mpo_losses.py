@@ -1,8 +1,8 @@
 """The mathematics of maximum a posteriori policy optimization, for one state; callers `vmap`.
 
-The improved policy chooses among `C` candidates, actions with a prior probability. These are either all discrete
-actions, with the target policy's probabilities, or draws from the target policy, each with the probability `1 / C`. So
-the same equations serve discrete and continuous actions.
+The improved policy chooses among `C` candidates. A candidate is an action with a prior probability. With discrete
+actions, the candidates are all actions, with the probabilities of the target policy. With continuous actions, the
+candidates are draws from the target policy, each with the probability `1 / C`. So the same equations hold for both.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ import jax.numpy as jnp
 from algorithms.networks.distributions import Categorical, Normal
 from jaxrl_buffers.types import Scalar
 
-DUAL_MIN = -18.0  # softplus of it is 1.5e-8
+DUAL_MIN = -18.0  # softplus(-18) is 1.5e-8
 
 
 class Candidates(NamedTuple):
-    """Actions to choose from in one state. In a batch all leaves have an axis of states before the others."""
+    """The actions to choose from in one state. In a batch, all leaves have a leading axis `B`, one entry a state."""
 
     policy: Normal | Categorical  # the target policy
     action: jax.Array  # float32[C, A], not clipped, or int32[C]
     log_prior: jax.Array  # float32[C], logarithms of prior probabilities
-    objectives: jax.Array  # float32[O, C], to be made large; the first one is the target critic's values
+    objectives: jax.Array  # float32[O, C], to maximize; the first objective is the values of the target critic
 
 
 def improved_policy(values: jax.Array, log_prior: jax.Array, temperature: jax.Array) -> jax.Array:
-    """Return the improved policy `q(a) ~ prior(a) exp(Q(a) / eta)`: probabilities `[C]`, without gradient.
+    """Return the improved policy, the probabilities `[C]` in proportion to `prior(a) exp(Q(a) / eta)`.
 
-    The E-step: Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920, equation 8.
+    No gradient passes through them. This is the E-step: Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920,
+    equation 8.
 
     Args:
         values: `[C]`, the objective `Q`.
@@ -52,12 +53,13 @@ def temperature_loss(
 ) -> jax.Array:
     """Return the dual `g(eta) = eta * (epsilon + log sum_a prior(a) exp(Q(a) / eta))`, which is convex in `eta`.
 
-    At the minimum of its mean over states, the mean of `KL(q || prior)` is `epsilon`: equation 9 of the same paper.
+    Minimize the mean of `g` over states. At the minimum, the mean of `KL(q || prior)` over states is `epsilon`.
+    Abdolmaleki et al. (2018), https://arxiv.org/abs/1806.06920, equation 9.
 
     Args:
         values: `[C]`, the objective `Q`.
         log_prior: `[C]`, logarithms of prior probabilities.
-        temperature: `eta`, the only argument with a gradient.
+        temperature: `eta`. Gradients reach only this argument.
         constraint: `epsilon`.
     """
     chex.assert_rank([values, log_prior, temperature, constraint], [1, 1, 0, 0])
@@ -68,8 +70,9 @@ def temperature_loss(
 def decoupled_terms(online: Normal, target: Normal, actions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return log-densities `[C]` of actions `[C, A]`, and the divergences `[2, A]` of mean and variance.
 
-    Mean `m` and deviation `s` learn apart from each other. The log-density is the sum of two, each with one of them and
-    the other one from the target policy, `m_t` or `s_t`. Each has its own divergence, for every component:
+    The mean `m` and the deviation `s` of the trained policy learn separately. The log-density is a sum of two. The
+    first has the trained mean and the target policy's deviation `s_t`. The second has the target policy's mean `m_t`
+    and the trained deviation. Every component of `m` and of `s` has its own divergence:
 
         log p = log N(a; m, s_t) + log N(a; m_t, s)
         KL_m  = (m - m_t)^2 / (2 s_t^2)
@@ -90,8 +93,8 @@ def categorical_terms(online: Categorical, target: Categorical) -> tuple[jax.Arr
 def constraint_loss(kl: jax.Array, multipliers: jax.Array, constraints: jax.Array) -> jax.Array:
     """Return `sum_d alpha_d KL_d + sum_d alpha_d (epsilon_d - KL_d)`.
 
-    The first sum trains the policy: its gradient does not reach `alpha`. The second one trains the multipliers: its
-    gradient does not reach `KL`. So a divergence above its `epsilon` raises its own multiplier, and no other.
+    The first sum trains the policy, and its gradient does not reach `alpha`. The second sum trains the multipliers, and
+    its gradient does not reach `KL`. So a divergence above its `epsilon` raises its own multiplier, and no other one.
 
     Args:
         kl: the divergences `KL_d`.
@@ -119,12 +122,13 @@ def state_losses(
     """Return the losses of policy, temperature and constraints in one state, and the divergences.
 
     Args:
-        online: the policy that learns.
-        candidates: `C` actions with `O` objectives. The improved policies of all objectives are added up.
+        online: the policy that is trained.
+        candidates: `C` actions with `O` objectives. Each objective gives one improved policy. Their sum weights the
+            log-probabilities in the loss of the policy.
         temperature: `float32[O]`, `eta` of each objective.
-        reach: `float32[O]`, the divergence that the E-step may reach with each objective.
-        multipliers: `float32[2, A]` or `float32[1]`, one for each divergence.
-        constraints: of the same shape, the divergences that the M-step may reach.
+        reach: `float32[O]`, the largest divergence of each improved policy from the prior.
+        multipliers: `float32[2, A]` or `float32[1]`, one for each divergence of the trained policy.
+        constraints: the largest value of each of these divergences, of the same shape.
     """
     each = (0, None, 0)
     given = candidates.objectives, candidates.log_prior, temperature
@@ -145,16 +149,16 @@ def state_losses(
 
 
 def dual(raw: jax.Array) -> jax.Array:
-    """Return the positive temperature or multiplier for the number `raw` that is trained, `softplus(raw)`."""
+    """Return `softplus(raw)`: the positive temperature or multiplier that belongs to the trained number `raw`."""
     return jax.nn.softplus(raw)
 
 
 def raw_dual(value: Scalar) -> jax.Array:
-    """Return the number to train for a positive temperature or multiplier; the inverse of `dual`."""
+    """Return the number `raw` for which `dual(raw)` is a given temperature or multiplier: the inverse of `dual`."""
     value = jnp.asarray(value, jnp.float32)
     return jnp.maximum(value + jnp.log(-jnp.expm1(-value)), DUAL_MIN)
 
 
 def clip_dual(raw: jax.Array, most: Scalar) -> jax.Array:
-    """Return `raw` such that `dual(raw)` lies between 1.5e-8 and `most`."""
+    """Return `raw`, clipped such that `dual(raw)` is between 1.5e-8 and `most`."""
     return jnp.clip(raw, DUAL_MIN, raw_dual(most))

@@ -1,14 +1,16 @@
-"""How agents step their parameters, and how target networks follow them.
+"""How agents step their parameters, and how target networks follow these parameters.
 
-Every agent has a field `optimizer`, which is one of these:
+Every agent has a field `optimizer`. Its value is one of these:
 
 * None, the default: Adam steps every group of parameters, with the agent's own learning rates, `schedule` and
   `max_grad_norm`.
-* A gradient transformation of optax, or an `Optimizer`: it steps every group, with a state for each of them. It brings
-  its own learning rate and its own clipping.
-* A mapping from groups to these, such as `{"actor": optax.adamw(1e-4)}`: groups that are left out keep the default.
+* A gradient transformation of optax, or an `Optimizer`: it steps every group, with a separate state for each group. It
+  has its own learning rate and its own clipping.
+* A mapping from names of groups to optimizers, such as `{"actor": optax.adamw(1e-4)}`: groups that are not in the
+  mapping keep the default.
 
-Where an optimizer is given, the agent's settings for Adam have no effect. They are refused if they were changed.
+If a group has its own optimizer, the agent's settings for Adam have no effect on that group. A setting that has no
+effect on any group must keep its default. Otherwise the agent is refused.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ ADAM = optax.scale_by_adam()  # without a learning rate, which may be traced
 
 
 def check(agent: LearnerAgent) -> None:
-    """Refuse what is no optimizer, and changed settings of the agent that its optimizer leaves without effect.
+    """Refuse a bad `optimizer` of an agent, and changed settings of the agent that the optimizer does not use.
 
-    A mapping of optimizers is replaced by a frozen one, because static fields of a component must be hashable.
+    A mapping of optimizers is replaced by a frozen mapping, because static fields of a component must be hashable.
     """
     owner, given = type(agent).__name__, agent.optimizer
     names = (*agent.groups, "addons")
@@ -64,7 +66,7 @@ def check(agent: LearnerAgent) -> None:
 
 
 def init(agent: LearnerAgent, params: Params) -> Params:
-    """Return the first state of the optimizer of each group of `params`."""
+    """Return the initial states of the optimizers, one for each group of `params`."""
     states = {name: _init(agent, name, getattr(params, name)) for name in agent.groups}
     return params._replace(**states, addons=tuple(_init(agent, "addons", own) for own in params.addons))
 
@@ -72,21 +74,21 @@ def init(agent: LearnerAgent, params: Params) -> Params:
 def step(
     agent: LearnerAgent, state: State, grads: Groups, groups: Iterable[str], is_due: jax.Array | None = None
 ) -> State:
-    """Return the state after some groups of its parameters made a step along their gradients.
+    """Return the state after one step of some groups of parameters.
 
     By default each group makes a step of Adam:
 
         params <- params - learning_rate * schedule(num_updates) * adam(clip(grads, max_grad_norm))
 
-    The schedule depends on the updates of the agent, not on the steps of Adam: some groups do not step in every update,
-    others step several times in one.
+    The schedule counts the updates of the agent. It does not count the steps of Adam, because some groups do not step
+    in every update, and others make several steps in one update.
 
     Args:
         agent: the agent, for its optimizers and their settings.
-        state: its state, with parameters and optimizers. Other groups stay as they are.
-        grads: the gradients, at least of these groups.
-        groups: the names of the groups to step.
-        is_due: `bool[]`. If False, these groups and their optimizers stay exactly as they are, too.
+        state: the agent's state, with parameters and states of optimizers.
+        grads: the gradients, at least of the groups to step.
+        groups: the names of the groups to step. All other groups stay unchanged.
+        is_due: `bool[]`, whether to make the step at all. If False, nothing changes.
     """
     params, optimizer = {}, {}
     for name in groups:
@@ -99,7 +101,7 @@ def step(
 def step_adam(
     params: PyTree, grads: PyTree, state: PyTree, learning_rate: Scalar, max_grad_norm: Scalar | None = None
 ) -> tuple[PyTree, PyTree]:
-    """Return parameters and the state of `ADAM` after a step; `max_grad_norm` clips gradients unless it is None."""
+    """Return parameters and the state of `ADAM` after one step. `max_grad_norm=None` does not clip gradients."""
     grads = grads if max_grad_norm is None else clip_by_global_norm(grads, max_grad_norm)
     updates, after = ADAM.update(grads, state)
     rate = jnp.asarray(learning_rate, jnp.float32)
@@ -107,15 +109,15 @@ def step_adam(
 
 
 def follow(agent: TargetAgent, state: WithTarget, online: PyTree, due: jax.Array | None = None) -> WithTarget:
-    """Count an update, and average parameters into the target networks if it is their turn.
+    """Count one update, and move the target networks towards the trained parameters if a move is due:
 
         target <- polyak * target + (1 - polyak) * online
 
     Args:
         agent: the agent, for `polyak` and `target_update_interval`.
-        state: its state after the steps of an update.
-        online: the parameters that the targets follow, a pytree like `state.target`.
-        due: `bool[]`, whether it is their turn. By default it is at every `target_update_interval`-th update.
+        state: the agent's state after the steps of an update.
+        online: the trained parameters, a pytree like `state.target`.
+        due: `bool[]`, whether to move the targets. By default they move in every `target_update_interval`-th update.
     """
     num_updates = state.num_updates + 1
     due = is_due(num_updates, agent.target_update_interval) if due is None else due
@@ -134,9 +136,9 @@ def clip_by_global_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
 
 
 def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array | bool = True) -> PyTree:
-    """Return `rate * target + (1 - rate) * online` if `update`, else the target as it is.
+    """Return `rate * target + (1 - rate) * online` if `update`, else the unchanged target.
 
-    A rate of 1 leaves the target as it is, a rate of 0 copies the online parameters.
+    A rate of 1 keeps the target, and a rate of 0 copies the online parameters.
 
     Example:
         >>> print(polyak(jnp.zeros(2), jnp.ones(2), 0.75))
@@ -152,7 +154,7 @@ def is_due(num_updates: jax.Array, interval: Scalar) -> jax.Array:
 
 
 def where(condition: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Return one of two trees, bit by bit: `chosen` if the condition `bool[]` holds, else `other`."""
+    """Return `chosen` if the condition `bool[]` is True, else `other`. All bits of the leaves are kept."""
     return jax.tree.map(lambda one, two: jnp.where(condition, one, two), chosen, other)
 
 
@@ -171,7 +173,7 @@ def _step_group(
 ) -> tuple[PyTree, PyTree]:
     """Return the parameters of a group and the state of its optimizer after a step.
 
-    The group of the add-ons is a tuple. Each of its entries has a state of the optimizer for itself.
+    The group `addons` is a tuple with one entry for each add-on. Each entry has its own state of the optimizer.
     """
     given = _given_optimizer(agent, group)
 
@@ -195,7 +197,7 @@ def _step_group(
 
 
 def _settings(agent: LearnerAgent) -> list[tuple[object, str, list[str]]]:
-    """Return every setting that the default optimizers read: whose it is, its name, and the groups that use it."""
+    """Return every setting of the default optimizers: the agent or add-on that has it, its name, and its groups."""
     users: dict[str, list[str]] = {}
     for group, rule in agent.groups.items():
         for setting in (rule.learning_rate, "schedule", *(("max_grad_norm",) if rule.is_clipped else ())):
@@ -206,7 +208,7 @@ def _settings(agent: LearnerAgent) -> list[tuple[object, str, list[str]]]:
 
 
 def _is_changed(component: Any, setting: str) -> bool:
-    """Return whether a setting is known to differ from its default; of a traced number nothing is known."""
+    """Return whether a setting is known to differ from its default. The value of a traced number is not known."""
     defaults = {field.name: field.default for field in dataclasses.fields(component)}
     value = getattr(component, setting)
     is_known = callable(value) or isinstance(value, (int, float, np.number))

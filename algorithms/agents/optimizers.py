@@ -1,4 +1,4 @@
-"""Optimizers and schedules that can be written in a file: those of optax, by name."""
+"""Optimizers and schedules of optax, given by name, so that they can be written to a file of settings."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ SCHEDULES = (
 class Optimizer:
     """An optimizer of optax by its name, as in `SAC(space, optimizer=Optimizer("adamw", 3e-4))`.
 
-    All fields are static: changing one compiles the program anew.
+    All fields are static, so a change of any field compiles the program again.
 
     Args:
         name: a function in `optax`, one of `OPTIMIZERS`.
-        learning_rate: its learning rate.
-        schedule: a factor on its steps, as a function of the number of steps that it has made; with most optimizers
-            this is a factor on the learning rate.
-        max_grad_norm: gradients of a larger global norm are scaled down to it first; None does not clip.
-        options: other arguments of that function, such as `{"weight_decay": 1e-4}`.
+        learning_rate: the learning rate.
+        schedule: a factor on the steps of the optimizer, as a function of the number of steps so far. With most
+            optimizers this is a factor on the learning rate.
+        max_grad_norm: the largest global norm of the gradients. Gradients with a larger norm are scaled down to it
+            before the optimizer gets them. None does not clip.
+        options: other arguments of the function in `optax`, such as `{"weight_decay": 1e-4}`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -75,11 +76,11 @@ class Optimizer:
 class OptaxSchedule:
     """A schedule of optax by its name, as in `SAC(space, schedule=OptaxSchedule("linear_schedule", {...}))`.
 
-    Schedules are factors on a learning rate here, so most of them should begin with 1.
+    In this library a schedule is a factor on a learning rate, so most schedules should begin with 1.
 
     Args:
         name: a function in `optax`, one of `SCHEDULES`.
-        options: the arguments of that function.
+        options: the arguments of the function in `optax`.
 
     Example:
         >>> schedule = OptaxSchedule("cosine_decay_schedule", {"init_value": 1.0, "decay_steps": 100})
@@ -126,11 +127,11 @@ class LinearDecay:
 
 
 AnyOptimizer = optax.GradientTransformation | Optimizer
-Optimizers = AnyOptimizer | Mapping[str, AnyOptimizer]  # one for all groups of parameters, or some by group
+Optimizers = AnyOptimizer | Mapping[str, AnyOptimizer]  # one for all groups, or one for each named group
 
 
 def _checked_options(owner: str, name: str, options: Mapping[str, Option]) -> FrozenDict[str, Option]:
-    """Return the options of a function in optax, hashable as static fields must be; refuse those that it has not."""
+    """Return the options of a function in optax as a hashable mapping. Refuse options that it does not have."""
     if not isinstance(options, Mapping):
         raise ValueError(f"{owner}(options={shown(options)}): give names with values, such as {{'b1': 0.9}}.")
     known = [option for option in inspect.signature(getattr(optax, name)).parameters if option != "learning_rate"]

@@ -4,20 +4,24 @@
     L_pi = mean_i [-min(r_i A_i, clip(r_i, 1 - c, 1 + c) A_i) - c_H H(pi(. | s_i))]
     L_v  = mean_i (V(s_i) - R_i)^2 / 2
 
-`A` and `R` are advantages and returns by GAE(lambda). Where a time limit cut an episode off, they go on with the value
-of its true last observation. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous actions are Gaussian,
-and the environment gets them clipped to `[-1, 1]`.
+`A` and `R` are advantages and returns by GAE(lambda). Where a time limit ended an episode, they continue with the value
+of the last observation of the episode. Schulman et al. (2017), https://arxiv.org/abs/1707.06347. Continuous actions are
+drawn from a Gaussian. The environment gets them clipped to `[-1, 1]` and scaled to its bounds.
 
 PPO is trained by the same loop as the other algorithms, with a `Rollout` as the buffer. Every iteration collects
-`plan.update_every` steps and makes `plan.num_updates` updates of `plan.mini_batch_size` rows, which are shuffled anew
-in every epoch.
+`plan.update_every` steps and makes `plan.num_updates` updates. One update learns from `plan.mini_batch_size` rows.
+Every epoch shuffles the rows again.
 
-Differences from the paper: actor and critic share no parameters and have an optimizer each, so the objective needs no
-coefficient for the value; gradients are clipped by their norm, those of actor and critic separately; advantages are
-normalized over the rollout, unless the `Rollout` says otherwise; the standard deviation depends on the observation.
+Differences from the paper:
 
-Differences from PyTorchRL, which has no PPO in its off-policy part: rollouts are as in l2r's PPOBuffer, but returns
-are sums of rewards, and the values of last observations are passed in.
+* Actor and critic share no parameters, and each has its own optimizer. So the objective needs no coefficient for the
+  loss of the critic.
+* Gradients are clipped by their norm, separately for actor and critic.
+* Advantages are normalized over the rollout. A setting of `Rollout` turns this off.
+* The standard deviation of the policy depends on the observation.
+
+PyTorchRL has no PPO in its off-policy part. Rollouts are as in l2r's PPOBuffer, with two differences: returns are sums
+of rewards, and the values of last observations are passed in.
 """
 
 from __future__ import annotations
@@ -56,14 +60,15 @@ class PPO(StochasticAgent, Component):
 
     Args:
         action_space: `Discrete` or `Box`.
-        torso: the network below the heads of actor and critic, which share no parameters.
+        torso: the network below the heads of actor and critic. They share no parameters.
         schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_pi: learning rate of the policy.
         learning_rate_v: learning rate of the critic.
-        max_grad_norm: gradients of the critic, or of the policy, with a larger norm are scaled down to it.
+        max_grad_norm: the largest norm of the critic's gradient, and of the policy's. A gradient with a larger norm is
+            scaled down to it.
         clip_range: `c`, how far the ratio of probabilities may move from 1 before its gradient is zero.
-        entropy_coefficient: `c_H`, the weight of the bonus for entropy.
+        entropy_coefficient: `c_H`, the weight of the entropy bonus.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -105,7 +110,7 @@ class PPO(StochasticAgent, Component):
         optimization.check(self)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
-        """Return the state before the first update, for observations like `obs`; consumes `key`."""
+        """Return the first state, for observations like `obs`; consumes `key`."""
         key_actor, key_critic = split(key)
         params = ActorCritic(self.policy.init_actor(key_actor, obs), init_network(self._critic, key_critic, obs))
         state = PPOState(params, optimization.init(self, params), jnp.zeros((), jnp.int32))
@@ -114,9 +119,10 @@ class PPO(StochasticAgent, Component):
     def act(
         self, state: PPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """Return drawn actions `[N, ...]`, or with `deterministic` the most probable ones; consumes `key`.
+        """Return drawn actions `[N, ...]`, or the most probable ones if `deterministic`; consumes `key`.
 
-        The extras are the action as it was drawn, before clipping, and its log-probability.
+        The extras are `action`, the action before clipping and scaling, and `log_prob`, its log-probability
+        `float32[N]`.
         """
         action, log_prob = self.policy.act(state.params.actor, obs, key, deterministic)
         return self.policy.to_environment(action), carry, {"action": action, "log_prob": log_prob}
@@ -126,8 +132,8 @@ class PPO(StochasticAgent, Component):
         return self._values(state.params.critic, obs)
 
     def values(self, state: PPOState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
-        # All rows at once: one large matrix product instead of many small ones.
+        """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
+        # One large matrix product for all rows is faster than many small ones.
         both = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves).reshape(-1, *leaves[0].shape[2:]), chunk.obs, chunk.next_obs
         )
@@ -135,9 +141,9 @@ class PPO(StochasticAgent, Component):
         return value, next_value
 
     def gradients(self, state: PPOState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
-        """Return the gradients of `L_pi` and `L_v`; `key` is for add-ons.
+        """Return the gradients of `L_pi` and `L_v`; only add-ons draw from `key`.
 
-        `sample.batch` is a `RolloutBatch` with leaves `[B, ...]`, in which each row has its weight in `sample.weights`.
+        `sample.batch` is a `RolloutBatch` with leaves `[B, ...]`. `sample.weights` are the weights `[B]` of its rows.
         """
         (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
         (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
@@ -150,7 +156,7 @@ class PPO(StochasticAgent, Component):
         return addon.add_gradients(self, state, sample, key, ActorCritic(actor, critic), info)
 
     def apply(self, state: PPOState, grads: ActorCritic) -> PPOState:
-        """Step actor and critic."""
+        """Step actor, critic and add-ons."""
         after = optimization.step(self, state, grads, ("actor", "critic", "addons"))
         return after._replace(num_updates=state.num_updates + 1)
 
@@ -186,11 +192,11 @@ class PPO(StochasticAgent, Component):
         return metrics["loss_pi"] - bonus, metrics
 
     def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, jax.Array]:
-        """Return `L_v`, with the errors `float32[B]`."""
+        """Return `L_v`, and the errors `float32[B]`."""
         error = self._values(params, sample.batch.obs) - sample.batch.return_
         return 0.5 * _mean(error**2, sample.weights), error
 
 
 def _mean(values: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted mean of values `[B]`: rows of weight 0 do not count."""
+    """Return the weighted mean of values `[B]`. Rows with the weight 0 do not count."""
     return jnp.sum(weights * values) / jnp.maximum(jnp.sum(weights), 1)

@@ -7,8 +7,8 @@
 
 Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905. With continuous actions the policy is a Gaussian squashed by
 `tanh`. Critics see actions in `[-1, 1]`, and the target entropy `H` is meant for actions in `[-1, 1]`. With discrete
-actions, each term that contains `a` or `a'` is replaced by its exact expectation under the policy: Christodoulou (2019),
-https://arxiv.org/abs/1910.07207. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
+actions, each term that contains `a` or `a'` is replaced by its exact expectation under the policy: Christodoulou
+(2019), https://arxiv.org/abs/1910.07207. The priority of a sample is `mean_j |Q_j(s, a) - y|`.
 
 Differences from the papers:
 
@@ -157,7 +157,7 @@ class SAC(StochasticAgent, Component):
         return ContinuousSoftPolicy(self.action_space, self.torso)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> SACState:
-        """Return the state before the first update, for observations like `obs`, actions like `action`; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         key_actor, key_critic = split(key)
         critic = self.policy.init_critics(key_critic, NUM_CRITICS, obs, action)
         log_alpha = jnp.log(jnp.asarray(self.initial_alpha, jnp.float32))
@@ -171,7 +171,8 @@ class SAC(StochasticAgent, Component):
     ) -> tuple[jax.Array, PyTree, PyTree]:
         """Return actions `[N, ...]` drawn from the policy; consumes `key`.
 
-        With `deterministic`, discrete actions are the most probable ones, and continuous actions are `tanh` of the mean.
+        With `deterministic`, discrete actions are the most probable ones, and continuous actions are `tanh` of the
+        mean.
         """
         return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
 

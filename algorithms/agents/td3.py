@@ -6,16 +6,24 @@
     L_pi = -mean_i w_i Q_1(s_i, pi(s_i))
 
 Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477. Networks see actions in `[-1, 1]`, so the smoothing noise of
-each component is in proportion to its bounds. The policy and all targets move only at the 1st, (d + 1)-th, (2 d + 1)-th
-... update, where `d` is `target_update_interval`. In between, the policy's optimizer does not step either. The priority
-of a sample is `|min_j Q_j(s, a) - y|`.
+each component is in proportion to the range of the component. The policy and all targets move only in the 1st,
+(d + 1)-th, (2 d + 1)-th ... update, where `d` is `target_update_interval`. In the other updates the policy, its
+optimizer and all targets stay unchanged. The priority of a sample is `|min_j Q_j(s, a) - y|`.
 
-Differences from the paper: gradients are clipped by their norm; other kinds of exploration noise are offered.
+Differences from the paper:
 
-Differences from PyTorchRL: the target takes the action of the target policy; smoothing noise is drawn for every sample
-and component, and scaled and clipped by the bounds of each; priorities are updated with prioritized samples, too; a
-delay above 1 works, and `target_update_interval` is 2, as in the paper, not 1. All other defaults are those of
-PyTorchRL. (Its factory's batches of 100 would be set in `Plan`.)
+* Gradients are clipped by their norm.
+* Other kinds of exploration noise can be chosen.
+
+Differences from PyTorchRL:
+
+* The target `y` uses the action of the target policy.
+* Smoothing noise is drawn for every sample and every component. It is scaled and clipped by the bounds of the
+  component.
+* Priorities are also updated when samples are prioritized.
+* A delay above 1 works. `target_update_interval` is 2, as in the paper. In PyTorchRL it is 1.
+
+All other defaults are those of PyTorchRL. The batch size is set in `Plan`. PyTorchRL's factory has 100.
 """
 
 from __future__ import annotations
@@ -40,24 +48,26 @@ from jaxrl_buffers.types import Sample, Scalar
 
 
 class TD3(DeterministicAgent, Component):
-    """TD3: two critics, smoothed targets, a delayed policy.
+    """TD3, which is DDPG with two critics, smoothed targets and a delayed policy.
 
     Args:
         action_space: `Box`.
-        torso: the network below the heads of actor and critics, which share no parameters.
-        noise: the noise of exploration: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        torso: the network below the heads of actor and critics. They share no parameters.
+        noise: the kind of exploration noise: `gaussian`, `ornstein_uhlenbeck` or `pink`.
         schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critics.
         learning_rate_pi: learning rate of the policy.
-        polyak: the share that target networks keep of themselves when they follow; 0 copies the trained ones.
-        target_update_interval: updates between two steps of the policy and all targets, which make one at the first
-            update; 0 counts as 1.
-        max_grad_norm: gradients of the critics, or of the policy, with a larger norm are scaled down to it.
-        noise_scale: standard deviation of the noise, for actions from -1 to 1.
-        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in a step.
-        smoothing_scale: standard deviation of the noise on target actions, for actions from -1 to 1.
-        smoothing_clip: the largest noise on a target action.
+        polyak: `target <- polyak * target + (1 - polyak) * params` moves the target networks; 0 copies the trained
+            ones.
+        target_update_interval: the number of updates between two moves of the policy and all targets; 0 counts as 1.
+            The first move is in the first update.
+        max_grad_norm: the largest norm of the critics' gradient, and of the policy's. A gradient with a larger norm is
+            scaled down to it.
+        noise_scale: standard deviation of the exploration noise, in units in which actions go from -1 to 1.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in one step. Other noise ignores it.
+        smoothing_scale: `sigma`, standard deviation of the noise on target actions, in the same units.
+        smoothing_clip: `c`, the largest noise on a target action, in the same units.
         addons: terms to add to the policy's loss.
 
     Example:
@@ -92,10 +102,10 @@ class TD3(DeterministicAgent, Component):
         self.check("smoothing_scale", "smoothing_clip")
 
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:
-        """Return the gradients of `L_q` and `L_pi`, both at the present parameters; consumes `key`.
+        """Return the gradients of `L_q` and `L_pi`, both at the current parameters; consumes `key`.
 
-        In updates that do not move the policy, its gradient is zero, and so are `loss_pi` and `grad_norm_pi`. They are
-        then not computed at all, except under `vmap`.
+        In an update that does not move the policy, the policy's gradient and the metrics `loss_pi` and `grad_norm_pi`
+        are zero. The policy's loss is then not computed, except under `vmap`.
         """
         action = self.policy.action(state.target.actor, sample.batch.next_obs)
         normal = jax.random.normal(unrolled(key), action.shape, jnp.float32)
@@ -114,7 +124,7 @@ class TD3(DeterministicAgent, Component):
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:
-        """Step the critics and, if it is their turn, the policy and all targets."""
+        """Step the critics. If this update moves them, also step the policy and move all targets."""
         is_due = self._is_due(state)
         after = optimization.step(self, state, grads, ("critic", "addons"))
         after = optimization.step(self, after, grads, ("actor",), is_due)

@@ -1,6 +1,6 @@
-"""Networks: torsos turn observations into features, heads turn features into outputs.
+"""Networks. A torso turns observations into features, and a head turns features into outputs.
 
-Memories are parts of torsos. Distributions over actions are made of a head's outputs.
+Memories are parts of torsos. Distributions over actions are made from the outputs of a head.
 """
 
 from algorithms.networks.application import Network, apply_batch, apply_stack, init_network, init_stack, torso_features

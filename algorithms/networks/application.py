@@ -1,6 +1,6 @@
 """Networks applied to batches, to stacks of parameters, and to histories of observations.
 
-Agents call these functions instead of `vmap`, and so need not know whether their samples are single steps or sequences.
+Agents call these functions instead of `vmap`. So the same code of an agent works for single steps and for sequences.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Network(Protocol):
 
 
 def init_network(network: Network, key: jax.Array, *inputs: PyTree) -> PyTree:
-    """Return the first parameters of a network, for inputs of these shapes and dtypes; consumes `key`."""
+    """Return the initial parameters of a network, for inputs of these shapes and dtypes; consumes `key`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), inputs)
-    # Our own torso draws faster from unrolled keys. A torso of the user's gets the kind of key that the user passed.
+    # `Torso` draws faster from unrolled keys. A torso that a user wrote gets the kind of key that the user passed.
     return network.init(unrolled(key) if type(network.torso) is Torso else key, *zeros)
 
 
 def init_stack(network: Network, key: jax.Array, num_networks: int, *inputs: PyTree) -> PyTree:
-    """Return the first parameters of `C` networks, stacked `[C, ...]`; consumes `key`."""
+    """Return the initial parameters of `C` networks, stacked `[C, ...]`; consumes `key`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), inputs)
     return jax.vmap(lambda key: init_network(network, key, *zeros))(split(key, num_networks))
 
@@ -59,13 +59,13 @@ def init_stack(network: Network, key: jax.Array, num_networks: int, *inputs: PyT
 def apply_batch(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
     """Return the outputs `[B, ...]` of a network for observations and other inputs `[B, ...]`.
 
-    If observations are a `History` with leaves `[B, L, ...]`, other inputs and all outputs are `[B * L, ...]`.
+    If `obs` is a `History` with leaves `[B, L, ...]`, the other inputs and all outputs are `[B * L, ...]`.
     """
     return _apply(network, params, obs.of(network.role) if isinstance(obs, History) else obs, *inputs)
 
 
 def apply_stack(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
-    """Return the outputs `[C, B, ...]` of `C` networks, whose parameters are stacked `[C, ...]`; see `apply_batch`."""
+    """Return the outputs `[C, B, ...]` of `C` networks with stacked parameters `[C, ...]`; see `apply_batch`."""
     if not isinstance(obs, History):
         return map_stack(lambda params, inputs: _apply(network, params, *inputs), params, (obs, *inputs))
     num_networks = jax.tree.leaves(params)[0].shape[0]
@@ -79,13 +79,13 @@ def apply_stack(network: Network, params: PyTree, obs: PyTree, *inputs: PyTree) 
 
 
 def torso_features(network: Network, params: PyTree, obs: PyTree) -> jax.Array:
-    """Return what a network's torso makes of observations `[B, ...]`: `float32[B, F]`."""
+    """Return the outputs `float32[B, F]` of a network's torso for observations `[B, ...]`."""
     obs = obs.of(network.role) if isinstance(obs, History) else obs
     return _apply(network.torso, {"params": params["params"].get("torso", {})}, obs)
 
 
 def _apply(network: Network | nn.Module, params: PyTree, obs: PyTree, *inputs: PyTree) -> Any:
-    """Apply a network to every sample. If there is a `History`, its carry is that of this network alone."""
+    """Apply a network to every sample. If `obs` is a `History`, its carry must be the memory of this network."""
     apply: Any = jax.vmap(network.apply, in_axes=(None, *[0] * (1 + len(inputs))))
     if not isinstance(obs, History):
         return apply(params, obs, *inputs)

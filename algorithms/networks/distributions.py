@@ -1,7 +1,7 @@
 """Distributions over actions.
 
-`Categorical` and `Normal` may have any axes before that of the action. `TanhNormal` is the distribution of one
-unbatched action; callers `vmap`.
+`Categorical` and `Normal` may have any leading axes before the axis of the action. `TanhNormal` is the distribution of
+one unbatched action. Callers `vmap` its methods.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LOG_2_PI = math.log(2 * math.pi)
 
 
 class TanhNormal(NamedTuple):
-    """The distribution of `a = tanh(u)` with `u ~ N(mean, std)`. Components are independent, and in `(-1, 1)`.
+    """The distribution of `a = tanh(u)` with `u ~ N(mean, std)`. Components are independent and in `(-1, 1)`.
 
         log p(a) = sum_i [log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i))]
 
-    The last term is `log(1 - tanh(u)^2)`, in a form that stays precise where `tanh` is almost 1 or -1.
+    The last term equals `log(1 - tanh(u)^2)`. In this form it is precise even where `tanh` is almost 1 or -1.
 
     Example:
         >>> policy = TanhNormal.of(jnp.zeros(2), jnp.zeros(2))
@@ -38,11 +38,11 @@ class TanhNormal(NamedTuple):
 
     @classmethod
     def of(cls, mean: jax.Array, log_std: jax.Array) -> TanhNormal:
-        """Return the distribution for a network's outputs; the standard deviation is clipped to e^-20 ... e^2."""
+        """Return the distribution for a network's outputs, with `log_std` clipped to `[-20, 2]`."""
         return cls(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def mode(self) -> jax.Array:
-        """Return the action of the mean, `float32[A]`."""
+        """Return `tanh(mean)`, `float32[A]`."""
         return jnp.tanh(self.mean)
 
     def sample(self, key: jax.Array) -> jax.Array:
@@ -50,7 +50,10 @@ class TanhNormal(NamedTuple):
         return self.sample_and_log_prob(key)[0]
 
     def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draw an action `float32[A]` with its log-density `float32[]`; consumes `key`. Gradients pass through."""
+        """Draw an action `float32[A]`, and return its log-density `float32[]`, too; consumes `key`.
+
+        Gradients reach `mean` and `log_std` through the action.
+        """
         return self.transform(jax.random.normal(unrolled(key), self.mean.shape, jnp.float32))
 
     def transform(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -64,9 +67,9 @@ class TanhNormal(NamedTuple):
         return self._log_density((before - self.mean) * jnp.exp(-self.log_std), before)
 
     def kl(self, other: TanhNormal) -> jax.Array:
-        """Return `KL(self || other)` of each component; may have any axes before that of the action.
+        """Return `KL(self || other)` of each component, `float32[..., A]`, for fields with any leading axes.
 
-        It is the divergence of the normal distributions: squashing both by the same function does not change it.
+        It is the divergence of the two normal distributions, because applying `tanh` to both does not change it.
         """
         return Normal(*self).kl(Normal(*other))
 
@@ -77,7 +80,7 @@ class TanhNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """A Gaussian with independent components `[..., A]`. It is not squashed: draws may lie outside of `[-1, 1]`.
+    """A Gaussian with independent components `[..., A]`. Draws may be outside of `[-1, 1]`.
 
     Example:
         >>> policy = Normal.of(jnp.zeros(2), jnp.zeros(2))
@@ -90,7 +93,7 @@ class Normal(NamedTuple):
 
     @classmethod
     def of(cls, mean: jax.Array, log_std: jax.Array) -> Normal:
-        """Return the distribution for a network's outputs; the standard deviation is clipped to e^-20 ... e^2."""
+        """Return the distribution for a network's outputs, with `log_std` clipped to `[-20, 2]`."""
         return cls(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def mode(self) -> jax.Array:
@@ -111,11 +114,11 @@ class Normal(NamedTuple):
         return jnp.sum(self.log_std + 0.5 * (1 + _LOG_2_PI), axis=-1)
 
     def kl(self, other: Normal) -> jax.Array:
-        """Return `KL(self || other)` of each component, `float32[..., A]`. Their sum is that of whole actions.
+        """Return `KL(self || other)` of each component, `float32[..., A]`. The sum over components is that of actions.
 
             log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1 / 2
 
-        Here `m, s` are mean and deviation of `self`, and `m', s'` those of `other`.
+        Here `m` and `s` are the mean and standard deviation of `self`, and `m'` and `s'` those of `other`.
         """
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * jnp.exp(-other.log_std)

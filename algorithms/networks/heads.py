@@ -1,6 +1,6 @@
 """Networks with a head on top of a torso.
 
-Each takes one unbatched observation. Use `apply_batch` and `apply_stack` of `algorithms.networks` for batches.
+Each network takes one unbatched observation. For batches use `apply_batch` and `apply_stack` of `algorithms.networks`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GaussianActor(nn.Module):
 
 
 def _small_head(size: int) -> nn.Dense:
-    """Return a last layer with small weights. So a new policy acts near the middle of its bounds."""
+    """Return a last layer with small weights, so that a new policy acts near the middle of its bounds."""
     return _head(size, kernel_init=nn.initializers.orthogonal(0.01))
 
 

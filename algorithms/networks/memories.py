@@ -1,7 +1,7 @@
-"""Recurrent cores, by which a network remembers earlier observations.
+"""Recurrent cores, with which a network remembers earlier observations.
 
-A network with a memory is given a `History` instead of an observation, and returns an output for each of its rows. The
-inputs of all rows are multiplied with their weights at once. Only what depends on the row before is left to a loop.
+A network with a memory gets a `History` instead of an observation, and returns one output for each row of the history.
+The inputs of all rows are multiplied by the input weights at once. A loop over rows computes only the recurrent part.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ KINDS = ("gru", "lstm")
 class History(NamedTuple):
     """Consecutive observations of one environment, and what was remembered before the first of them.
 
-    Without `following`, a network returns an output for each row. With it, a network returns outputs for the later
-    observations `following` instead. `following[i]` is the successor of row `last[i]`, and is seen with the memory of
-    all rows up to that one.
+    If `following` is None, a network returns one output for each row of `obs`. Otherwise it returns one output for each
+    observation in `following` instead. `following[i]` comes directly after row `last[i]`. The network sees it with the
+    memory of all rows up to and including row `last[i]`.
     """
 
     obs: PyTree  # [L, ...]
-    carry: PyTree  # the memory before the first row: a dict by roles of networks, or None for an empty one
-    is_first: Any  # bool[L], rows that begin an episode: nothing before them is remembered
+    carry: PyTree  # the memory before the first row: a dict from role to memory, or None for an empty memory
+    is_first: Any  # bool[L], rows that begin an episode; the memory is emptied before them
     following: PyTree = None  # [L, ...]
-    last: Any = None  # int32[L]; None if following[i] is the successor of row i
-    is_burn_in: Any = None  # bool[L], rows that only refresh the memory: no gradient passes back through them
+    last: Any = None  # int32[L]; None if following[i] comes directly after row i
+    is_burn_in: Any = None  # bool[L], rows that only refresh the memory; no gradient passes back through them
 
     @property
     def rows(self) -> PyTree:
-        """The observations of histories `[B, L, ...]` as single rows `[B * L, ...]`."""
+        """The observations of `B` histories `[B, L, ...]` as one batch of rows `[B * L, ...]`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.obs)
 
     def of(self, role: str | None) -> History:
-        """Return the history with the memory of networks in one role only."""
+        """Return the history with only the memory of the networks in one role, such as `actor`."""
         return self._replace(carry=self.carry[role] if isinstance(self.carry, dict) else self.carry)
 
 
@@ -53,7 +53,8 @@ class RecurrentCore(nn.Module):
         n    = tanh(W_n x + b_n + r * (U_n h + c_n))
         h'   = (1 - z) n + z h
 
-    LSTM, with the carry `(c, h)` (Hochreiter and Schmidhuber 1997; forget gates begin open):
+    LSTM, with the carry `(c, h)` (Hochreiter and Schmidhuber 1997). 1 is added to the input of the forget gate `f`,
+    so that a new network forgets slowly:
 
         i, f, o = sigmoid(W_i x + U_i h + b_i), ...
         c'      = f c + i tanh(W_g x + U_g h + b_g)
@@ -61,7 +62,7 @@ class RecurrentCore(nn.Module):
 
     Args:
         kind: `gru` or `lstm`.
-        size: how many numbers are remembered (an LSTM remembers twice as many).
+        size: `H`, the number of outputs. A GRU remembers `H` numbers, and an LSTM remembers `2 H`.
     """
 
     kind: str = "gru"
@@ -74,7 +75,7 @@ class RecurrentCore(nn.Module):
 
     @property
     def carry(self) -> jax.Array:
-        """An empty memory, `float32[H]` or `float32[2, H]`."""
+        """An empty memory: `float32[H]` for a GRU, `float32[2, H]` for an LSTM."""
         return jnp.zeros((self.size,) if self.kind == "gru" else (2, self.size), jnp.float32)
 
     @nn.compact
@@ -86,18 +87,18 @@ class RecurrentCore(nn.Module):
         is_burn_in: jax.Array | None = None,
         last: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Go through the rows of a history, and through successors of its rows if they are given.
+        """Apply the core to the rows of a history, and then to successors of its rows if there are any.
 
         Args:
-            inputs: `[L, F]`, the rows; or `[2 L, F]`, the rows and then successors of rows.
-            carry: what is remembered before the first row; None for nothing.
+            inputs: `[L, F]`, the rows; or `[2 L, F]`, the rows and then `L` successors of rows.
+            carry: the memory before the first row; None for an empty memory.
             is_first: `bool[L]`, rows that begin an episode.
             is_burn_in: `bool[L]`, rows through which no gradient passes back; None if there are none.
-            last: `int32[L]`: successor `i` is that of row `last[i]`; None if it is that of row `i`.
+            last: `int32[L]`: successor `i` comes directly after row `last[i]`; None if it comes directly after row `i`.
 
         Returns:
-            What is remembered after the last row, and outputs `[L, H]`: those of the successors, or of the rows if
-            there are no successors.
+            The memory after the last row, and outputs `[L, H]`. The outputs are those of the successors, or those of
+            the rows if there are no successors.
         """
         num_gates = 3 if self.kind == "gru" else 4
         cell = _gru if self.kind == "gru" else _lstm

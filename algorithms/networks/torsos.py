@@ -1,4 +1,4 @@
-"""Torsos: networks that turn one unbatched observation, which may be any pytree, into features."""
+"""Torsos: networks that turn one unbatched observation into features. An observation may be any pytree."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ ACTIVATIONS = (
 
 
 class Torso(nn.Module):
-    """Features of any pytree of observations. Images pass through convolutions; all other leaves are flattened.
+    """A network that turns an observation, any pytree, into features `float32[F]`.
 
-    Leaves of rank 3 are taken for images `[height, width, channels]`; those of `uint8` are divided by 255. With a
-    memory, a recurrent core comes before the dense layers, and observations must be a `History`.
+    Leaves of rank 3 are images `[height, width, channels]` and pass through convolutions. All other leaves are
+    flattened. Leaves of dtype `uint8` are divided by 255. Then all leaves are joined to one vector, which passes
+    through the dense layers. With a memory, a recurrent core comes before the dense layers, and observations must be a
+    `History`.
 
     Args:
         hidden_sizes: widths of the dense layers.
@@ -73,7 +75,7 @@ class Torso(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The part before the dense layers."""
+        """The part of the torso before the dense layers."""
         return _encoder(self)
 
     @nn.compact
@@ -82,7 +84,7 @@ class Torso(nn.Module):
 
         Args:
             obs: the observation, or a `History`.
-            *others: vectors that join the observation before the dense layers, such as an action.
+            *others: vectors, such as an action. They are joined to the encoded observation before the dense layers.
         """
         x = _encoder(self, name="encoder")(obs)[0]
         x = jnp.concatenate([x, *others], axis=-1) if others else x
@@ -100,7 +102,7 @@ class Layer(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """The part of a torso before the dense layers: observations as vectors, through the memory if there is one."""
+    """The part of a torso before the dense layers. It turns an observation into a vector, and holds the memory."""
 
     layers: tuple[Layer, ...]
     activation: str
@@ -116,7 +118,7 @@ class Encoder(nn.Module):
         x, carry = self._flatten(rows, 1), ()
         if self.memory is not None:
             x = getattr(jax.nn, self.activation)(nn.Dense(self.memory_size)(x))
-            # flax draws first parameters by the name of a module, and checkpoints hold it. So it must not change.
+            # This name must not change: initial parameters depend on it, and checkpoints contain it.
             core = RecurrentCore(self.memory, self.memory_size, name="Memory_0")
             carry, x = core(x, obs.carry, obs.is_first, obs.is_burn_in, obs.last)
         elif obs.following is not None:
@@ -124,7 +126,7 @@ class Encoder(nn.Module):
         return x, carry
 
     def _flatten(self, obs: PyTree, num_axes: int) -> jax.Array:
-        """Return all leaves as one vector, behind `num_axes` leading axes."""
+        """Return all leaves as one vector, with `num_axes` leading axes before it."""
         features = []
         for path, leaf in jax.tree.leaves_with_path(obs):
             x = _as_float(leaf)
@@ -149,7 +151,7 @@ class Encoder(nn.Module):
 
 
 NATURE = Torso(hidden_sizes=(512,), channels=(32, 64, 64), kernel_sizes=(8, 4, 3), strides=(4, 2, 1))
-"""The network for frames of 84x84: Mnih et al. (2015), https://doi.org/10.1038/nature14236."""
+"""The torso for Atari frames of 84x84: Mnih et al. (2015), https://doi.org/10.1038/nature14236."""
 
 
 def _encoder(torso: Torso, **options: Any) -> Encoder:

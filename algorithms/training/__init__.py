@@ -1,1 +1,1 @@
-"""Training as pure functions, all of it inside compiled programs."""
+"""Training as pure functions, which run entirely inside of compiled programs."""

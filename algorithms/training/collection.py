@@ -1,4 +1,4 @@
-"""Collecting: the steps that an agent takes in its environments."""
+"""Collection of the steps that an agent takes in its environments."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def collect(
     keys_env: jax.Array,
     is_random: bool = False,
 ) -> tuple[Collector, Transition, Finished]:
-    """Take `K` steps in every environment, with uniformly random actions if `is_random`.
+    """Take `K` steps in each of `N` environments, with uniformly random actions if `is_random`.
 
     Args:
         agent: the algorithm.
-        agent_state: its state.
+        agent_state: the agent's state.
         env: the environment.
-        collector: where the environments are.
-        keys_act: `[K]`, consumed.
-        keys_env: `[K, N]`, consumed.
-        is_random: draw actions uniformly; the agent's carry and extras are still its own.
+        collector: the state of the environments, and the agent's carry.
+        keys_act: keys `[K]` for the agent, consumed.
+        keys_env: keys `[K, N]` for the environments, consumed.
+        is_random: whether to draw actions uniformly. Carry and extras still come from the agent.
 
     Returns:
-        Where the environments are now, the transitions `[K, N, ...]`, and the episodes `[K, N]` that finished.
+        The collector after these steps, the transitions `[K, N, ...]`, and the episodes `[K, N]` that finished.
     """
     num_envs = collector.env.episode_length.shape[0]
     fresh_carry = agent.initial_carry(num_envs)
@@ -64,5 +64,5 @@ def collect(
 
 
 def where_env(condition: jax.Array, chosen: jax.Array, other: jax.Array) -> jax.Array:
-    """Return a leaf `[N, ...]` with the entries of `chosen` where the condition `bool[N]` holds, else of `other`."""
+    """Return a leaf `[N, ...]`: the entries of `chosen` where the condition `bool[N]` is True, else of `other`."""
     return jnp.where(condition.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)

@@ -1,4 +1,4 @@
-"""Evaluation: how good a policy is, in environments and with keys of its own."""
+"""Evaluation of a policy, with its own environments and its own keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Progress(NamedTuple):
     env: EnvironmentState
     carry: PyTree
     returns: jax.Array  # float32[E]
-    lengths: jax.Array  # int32[E]; 0 while the episode goes on
+    lengths: jax.Array  # int32[E]; 0 until the episode ends
     step: jax.Array  # int32[]
 
 
@@ -33,18 +33,18 @@ def evaluate(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; consumes `key`.
 
-    Each of `num_episodes` environments plays one episode to its end. Taking the first episodes that finish anywhere
-    would prefer short ones.
+    Each of `num_episodes` environments plays one episode to its end. (If evaluation took the episodes that finish
+    first, short episodes would be too frequent.)
 
     Args:
         agent: the algorithm.
-        state: its state.
+        state: the agent's state.
         env: the environment.
         key: a PRNG key.
-        num_episodes: `E`.
-        deterministic: act without exploration.
-        max_steps: after how many steps to give up on an episode, whose length is then 0; needed for environments
-            without a time limit.
+        num_episodes: `E`, the number of episodes.
+        deterministic: whether to act without exploration.
+        max_steps: the number of steps after which the evaluation stops. Episodes that have not ended by then have the
+            length 0 and the return 0. It is required for environments without a time limit.
     """
     require_integer("evaluate", "num_episodes", num_episodes, 1)
     limit = time_limit(env, max_steps)
@@ -76,7 +76,7 @@ def evaluate(
 
 
 def time_limit(env: Described, max_steps: int | None) -> Scalar:
-    """Return after how many steps to give up on an episode; refuse environments whose episodes may never end."""
+    """Return the number of steps after which an evaluation stops. Refuse environments whose episodes may never end."""
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Faults, counted in the compiled program: numbers that are not finite, and episodes that end in two ways at once.
+"""Faults: numbers that are not finite, and episodes that are terminated and truncated in the same step.
 
-Rows are checked as they are collected, also the first ones. Losses and gradients are checked at every update. Only
-counts are kept. The host looks at them between chunks; see `algorithms.runs.watch`.
+The compiled program counts faults. It checks all rows when they are collected, including those before the first update.
+It checks losses and gradients in every update. Only the counts are kept. The host reads them between calls of the
+program; see `algorithms.runs.watch`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ State = TypeVar("State")
 def of_rows(chunk: Transition) -> tuple[jax.Array, ...]:
     """Return which rows of a chunk `[K, N, ...]` have a fault: `bool[K, N]` for each name in `OF_ROWS`.
 
-    These are rows whose reward is not finite; rows with a number in `obs` or `next_obs` that is not finite; rows that
-    are truncated, which is no fault but is compared with the next; and rows that are truncated and terminated.
+    * `nonfinite_rewards`: the reward is not finite.
+    * `nonfinite_observations`: some number in `obs` or `next_obs` is not finite.
+    * `truncated_episodes`: the row is truncated. This is no fault. It is counted to compare it with the next count.
+    * `ended_both_ways`: the row is both truncated and terminated.
     """
     bad_reward = ~jnp.isfinite(chunk.reward)
     bad_obs = jnp.zeros_like(bad_reward)
@@ -39,9 +42,13 @@ def of_rows(chunk: Transition) -> tuple[jax.Array, ...]:
 
 
 def of_update(grads: PyTree, metrics: Metrics) -> Metrics:
-    """Count the losses that are not finite; gradients count as 1 if their norm is not finite in float32."""
+    """Return the faults of one update.
+
+    `nonfinite_losses` is the number of losses that are not finite. `nonfinite_gradients` is 1 if the norm of some
+    group's gradients is not finite in float32, else 0.
+    """
     lost = [~jnp.isfinite(value) for name, value in metrics.items() if "loss" in name.split("_")]
-    # Group by group, as agents report and clip norms, so that each is computed once.
+    # Agents also compute one norm for each group, so the compiler can compute each norm once.
     groups = jax.tree.leaves(grads, is_leaf=lambda node: node is not grads)
     norms = [jnp.asarray(optax.tree.norm(group), jnp.float32) for group in groups]
     is_bad = functools.reduce(jnp.logical_or, [~jnp.isfinite(norm) for norm in norms], jnp.asarray(False))
@@ -52,22 +59,22 @@ def of_update(grads: PyTree, metrics: Metrics) -> Metrics:
 
 
 def skip(before: State, after: State, counts: Metrics) -> tuple[State, Metrics]:
-    """Undo an update whose gradients are not finite, or that makes numbers of the agent's state not finite.
+    """Undo an update if its gradients are not finite, or if it makes numbers of the agent's state not finite.
 
     Args:
         before: the agent's state before the update.
-        after: the same after it.
-        counts: what `of_update` returned.
+        after: the agent's state after the update.
+        counts: the result of `of_update`.
 
     Returns:
-        The state `after`, or exactly `before`; and the counts with `skipped_updates`.
+        The state `after`, or exactly `before` if the update is undone; and the counts with `skipped_updates` added.
     """
     is_at_fault = (counts["nonfinite_gradients"] > 0) | (num_nonfinite(after) > num_nonfinite(before))
     return optimization.where(is_at_fault, before, after), counts | {"skipped_updates": is_at_fault.astype(jnp.float32)}
 
 
 def skip_observing(before: State, after: State, chunk: Transition) -> State:
-    """Return an agent's state `after` it observed a chunk, or `before` if an observation in it is not finite."""
+    """Return the state `after` the agent observed a chunk, or `before` if an observation in the chunk is not finite."""
     return optimization.where(jnp.any(of_rows(chunk)[1]), before, after)
 
 

@@ -1,4 +1,4 @@
-"""The random numbers of a training run, iteration by iteration."""
+"""The PRNG keys of each iteration of a training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_buffers._random.hashing import split
 
 
 class Keys(NamedTuple):
-    """The keys of one iteration, with `K` rows of `N` environments and `U` updates."""
+    """The keys of one iteration, which has `K` rows of `N` environments and `U` updates."""
 
     act: jax.Array  # keys [K]
     env: jax.Array  # keys [K, N]

@@ -1,4 +1,4 @@
-"""How one iteration learns: from rows just collected, from a replay buffer, or from what was stored before the run."""
+"""How one iteration learns: from new rows, from a replay buffer, or from rows that were stored before the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
 
 Buffer = Replay | Rollout
-BLOCK_ROWS = 1_024  # how many stored rows an agent observes at once
+BLOCK_ROWS = 1_024  # the number of stored rows that an agent observes at once
 
 
 def learn(
@@ -33,20 +33,20 @@ def learn(
     keys: Keys,
     plan: Plan,
 ) -> tuple[PyTree, PyTree, Scalars]:
-    """Store what an iteration collected, and make its updates.
+    """Store the rows that an iteration collected, and make its updates.
 
     Args:
         agent: the algorithm.
-        buffer: the buffer that it learns from. With a `Rollout` nothing is stored.
+        buffer: the buffer that the agent learns from. With a `Rollout` nothing is stored.
         agent_state: the agent's state.
         buffer_state: the buffer's state.
         chunk: the rows `[K, N, ...]` that were collected.
-        finished: the episodes `[K, N]` that ended in them.
-        keys: the random numbers of the iteration.
-        plan: how much is learned.
+        finished: the episodes `[K, N]` that ended in these rows.
+        keys: the keys of the iteration.
+        plan: the number of updates and the size of a batch.
 
     Returns:
-        Both states, and metrics `[U]`.
+        The agent's state and the buffer's state after the updates, and the metrics of all `U` updates.
     """
     if isinstance(buffer, Rollout):
         if not isinstance(agent, OnPolicyAgent):
@@ -55,7 +55,7 @@ def learn(
                 "jb.uniform(100_000), or train an on-policy agent, such as PPO."
             )
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
-        # The updates come first: they need the policy as it was when it acted.
+        # The agent observes the rows after the updates. Updates need the policy that acted, with its old statistics.
         return observe(agent, agent_state, chunk, plan), buffer_state, _with_info(metrics, chunk)
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
@@ -66,7 +66,7 @@ def learn(
 
 
 def _with_info(metrics: Scalars, chunk: Transition) -> Scalars:
-    """Add to the metrics of each update the means of what the environment told about rows `[K, N]`."""
+    """Add the means of the stored `info` numbers over rows `[K, N]` to the metrics of each update."""
     told = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
     if not told:
         return metrics
@@ -77,7 +77,10 @@ def _with_info(metrics: Scalars, chunk: Transition) -> Scalars:
 
 
 def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:
-    """Return the agent's state after rows `[K, N, ...]` were collected, or as it is if they are not finite."""
+    """Return the agent's state after it observed rows `[K, N, ...]`.
+
+    With `plan.skip_nonfinite`, the state stays unchanged if an observation is not finite.
+    """
     after = agent.observe(agent_state, chunk)
     return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
 
@@ -85,12 +88,12 @@ def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) ->
 def learn_offline(
     agent: Agent, buffer: Any, agent_state: PyTree, buffer_state: Any, key: jax.Array, plan: Plan
 ) -> tuple[PyTree, PyTree, Scalars]:
-    """Make one update from what was stored before the run; consumes `key`.
+    """Make one update from rows that were stored before the run; consumes `key`.
 
-    In a mixture, that is the contents of all buffers but the first one, which gets the rows of the run.
+    In a `Mixture`, these rows are in all buffers except the first. The first buffer is for the rows of the run.
 
     Returns:
-        Both states, and metrics `[1]`.
+        The agent's state and the buffer's state after the update, and its metrics, with a leading axis of size 1.
     """
     if isinstance(buffer, Mixture):
         stored, (online, *parts) = Mixture(buffer.buffers[1:], buffer.ratios[1:]), buffer_state.parts
@@ -117,7 +120,7 @@ def _learn_once(
 
 
 def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -> PyTree:
-    """Return the agent's state after it has observed all stored rows, for example to normalize observations."""
+    """Return the agent's state after it observed all stored rows, as `Normalized` needs it."""
     if isinstance(buffer, Mixture):
         for part, part_state in zip(buffer.buffers, state.parts, strict=True):
             agent_state = observe_stored(agent, agent_state, part, part_state)
@@ -154,5 +157,5 @@ def _no_episode() -> Finished:
 
 
 def _mean_return(finished: Finished) -> jax.Array:
-    """Return the mean return of the episodes that ended. It is NaN if none did; buffers ignore that."""
+    """Return the mean return of the episodes that ended. If none ended it is NaN, which buffers ignore."""
     return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)

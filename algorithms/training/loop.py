@@ -1,18 +1,19 @@
-"""Training as one compiled program: the only place where agent, buffer and environment meet.
+"""The training loop as one compiled program. It connects agent, buffer and environment.
 
 `train(key, agent, buffer, env, plan)` is a pure function of a key:
 
     init:  reset the environments, and collect the first steps
     run:   repeat   collect `update_every` steps   ->   `learn`: store them, and make `num_updates` updates
 
-Runs in folders call these parts one by one: `init`, then `run` for some iterations at a time, with `evaluate` in
-between. One long `run` and many short ones give the same bits: the random numbers of iteration `i` come from
-`fold_in(key, i)`, and everything else is in the state. (Inside of `train`, XLA may round sums in another order.)
+Runs in folders call these parts one by one: first `init`, then `run` for some iterations at a time, with `evaluate` in
+between. One long `run` and many short ones give exactly the same results: the random numbers of iteration `i` come from
+`fold_in(key, i)`, and everything else is in the state. (Inside of `train`, XLA may add numbers in another order.)
 
-The buffer decides how an iteration learns: from samples of a replay buffer (`off_policy.learn`) or, with a `Rollout`,
-in epochs over the rows just collected (`on_policy.learn`). Everything else is the same.
+The buffer decides how an iteration learns. With a replay buffer, it learns from samples (`off_policy.learn`). With a
+`Rollout`, it learns in epochs over the rows that it has just collected (`on_policy.learn`). Everything else is the
+same.
 
-With `plan.offline_updates`, `run_offline` and then `go_online` come between `init` and `run`.
+If `plan.offline_updates` is not 0, `run_offline` and then `go_online` come between `init` and `run`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TrainState(NamedTuple):
     collector: PyTree  # a `Collector`; () if environments are stepped on the host
     key: jax.Array  # iteration i has the key fold_in(key, i)
     iteration: jax.Array  # int32[], the number of iterations so far
-    sums: Sums  # of metrics, since they were read
+    sums: Sums  # the sums of metrics since they were last read
 
 
 def train(
@@ -60,21 +61,23 @@ def train(
     buffer_state: PyTree = None,
     agent_state: PyTree = None,
 ) -> tuple[TrainState, Metrics]:
-    """Train from scratch, or go on with what was stored or learned before; consumes `key`.
+    """Train an agent from scratch, or continue from stored data or a trained agent; consumes `key`.
 
     Args:
         key: a PRNG key.
         agent: the algorithm.
         buffer: the buffer that the agent learns from, or a `Rollout` for on-policy agents.
         env: the environment.
-        plan: how much is collected, learned and tested.
-        buffer_state: what is stored already, such as offline data.
-        agent_state: what was learned already, such as `TrainState.agent` of an earlier call. Its optimizers, targets
-            and counters are continued, too. The first steps are then those of its policy, not random ones.
+        plan: how much the run collects, learns and tests.
+        buffer_state: a state of the buffer with stored rows, such as offline data. None begins with an empty buffer.
+        agent_state: a state of the agent, such as `TrainState.agent` of an earlier call. Training continues with its
+            parameters, optimizers, targets and counters. The first steps are then taken by its policy, instead of at
+            random. None begins with a new agent.
 
     Returns:
-        The last state, and metrics with an entry for each of `E` evaluations. They are means and counts since the
-        evaluation before, the number of environment `steps` so far, and `returns` `[E, num_test_episodes]`.
+        The last state, and metrics with an entry for each of `E` evaluations. The metrics are means and counts since
+        the last evaluation, the number `steps` of environment steps so far, and `returns`, `float32[E,
+        num_test_episodes]`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -161,7 +164,7 @@ def before_steps(
             agent_state = learning.observe_stored(agent, agent_state, buffer, buffer_state)
     else:
         structure.check_agent(agent, agent_state, env)
-    if isinstance(buffer, Rollout):  # nothing is stored: the agent learns from rows as soon as they are collected
+    if isinstance(buffer, Rollout):  # nothing is stored, because the agent learns from rows at once
         buffer_state = ()
     elif buffer_state is None:
         buffer_state = buffer.init(env.transition(structure.extras(agent, agent_state, env, key_train)))
@@ -171,27 +174,31 @@ def before_steps(
 def run(
     state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, num_iterations: int
 ) -> TrainState:
-    """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates."""
+    """Run some iterations. Each collects `update_every` steps, and then makes `num_updates` updates."""
 
     def iterate(state: TrainState, keys: Keys) -> tuple[TrainState, None]:
         collector, chunk, finished = collect(agent, state.agent, env, state.collector, keys.act, keys.env)
         return learn(state._replace(collector=collector), chunk, finished, keys, agent, buffer, plan), None
 
-    # All keys at once: inside of the loop, each of them would be derived by a small kernel of its own.
+    # All keys are derived before the loop. Inside of it, each key would need its own small kernel.
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)
     keys = jax.vmap(lambda i: iteration_keys(fold_in(state.key, i), plan))(iterations)
     return jax.lax.scan(iterate, state, keys)[0]
 
 
 def phase_of(plan: Plan, iteration: int) -> str:
-    """Return what an iteration belongs to: `offline` updates, the `first` ones behind them, or `online` ones."""
+    """Return the phase of an iteration.
+
+    The phase is `offline` for offline updates, `first` for the iteration directly after them, and `online` for all
+    other iterations.
+    """
     if iteration < plan.offline_updates:
         return "offline"
     return "first" if iteration == plan.offline_updates > 0 else "online"
 
 
 def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num_iterations: int) -> TrainState:
-    """Run offline iterations, each of which makes one update from what was stored before the run."""
+    """Run some offline iterations. Each makes one update from rows that were stored before the run."""
 
     def iterate(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         agent_state, buffer_state, metrics = learning.learn_offline(agent, buffer, state.agent, state.buffer, key, plan)
@@ -203,19 +210,19 @@ def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num
 
 
 def go_online(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
-    """Collect the first steps after offline updates, by the agent's policy."""
+    """Collect the first steps after offline updates, with the actions of the agent."""
     return _warm_up(state, agent, buffer, env, plan, key_of_first_steps(state), is_random=False)
 
 
 def key_of_first_steps(state: TrainState) -> jax.Array:
-    """Return the key of the first steps after offline updates."""
-    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # iterations split their keys into fewer parts
+    """Return the key for the first steps after offline updates."""
+    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # no iteration splits its key into so many parts
 
 
 def learn(
     state: TrainState, chunk: Transition, finished: Finished, keys: Keys, agent: Agent, buffer: Buffer, plan: Plan
 ) -> TrainState:
-    """Return the state after an iteration has learned from the rows that it collected; see `learning.learn`."""
+    """Return the state after the updates of an iteration that collected these rows; see `learning.learn`."""
     agent_state, buffer_state, metrics = learning.learn(
         agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
     )
@@ -224,16 +231,16 @@ def learn(
 
 
 def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buffer: Replay, plan: Plan) -> TrainState:
-    """Store first rows `[K, N, ...]`, without learning; `step` is the number of steps taken so far."""
+    """Store rows `[K, N, ...]` without learning; `step` is the number of steps taken so far."""
     learner = learning.observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
     sums = state.sums.add(jnp.asarray(step), chunk)
     return TrainState(*learner, state.collector, state.key, state.iteration, sums)
 
 
 def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment) -> TrainState:
-    """Begin new episodes in all environments. No stored episode is continued by the rows that follow."""
+    """Begin new episodes in all environments. The rows that follow do not continue any stored episode."""
     num_envs = state.collector.env.episode_length.shape[0]
-    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)  # iterations split their keys into fewer parts
+    key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)  # no iteration splits its key into so many parts
     collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
     buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
     return state._replace(collector=collector, buffer=buffer_state)
@@ -249,7 +256,7 @@ def adopt(
     env: Environment,
     plan: Plan,
 ) -> TrainState:
-    """Return a state that continues what another run has learned and stored, in new episodes; consumes `key`."""
+    """Return a state that continues with the agent and the buffer of another run, in new episodes; consumes `key`."""
     state, key_env = taken_over(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
     collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
     return begin_anew(state._replace(collector=collector), agent, buffer, env)
@@ -265,9 +272,9 @@ def taken_over(
     env: Described,
     plan: Plan,
 ) -> tuple[TrainState, jax.Array]:
-    """Return the state of `adopt` before its episodes begin, without a collector, and a key for them."""
+    """Return the state of `adopt` without a collector, and a key to begin new episodes with; consumes `key`."""
     plan.check_buffer(buffer)
-    # Keys that neither `init` has, nor a run that was taken over at another iteration.
+    # These keys differ from those of `init`, and from those of a run that is taken over at another iteration.
     key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
     iteration = jnp.asarray(iteration, jnp.int32)
     state = TrainState(agent_state, buffer_state, (), key_train, iteration, Sums.zero(()))
@@ -275,7 +282,7 @@ def taken_over(
 
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
-    """Return the metrics since the last reading, and the state with empty sums for the next one."""
+    """Return the state with all sums set to zero, and the metrics since the last call."""
     steps = plan.steps(state.iteration)
     return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
 
@@ -283,7 +290,7 @@ def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
 def _warm_up(
     state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, key: jax.Array, is_random: bool
 ) -> TrainState:
-    """Collect `start_steps`, with random actions or with those of the agent; consumes `key`."""
+    """Collect `start_steps` steps, with random actions or with actions of the agent; consumes `key`."""
     if isinstance(buffer, Rollout) or not plan.start_steps:
         return state
 

@@ -1,4 +1,4 @@
-"""Metrics: summed up in the compiled program, and read between chunks as means and counts."""
+"""Metrics. The compiled program sums them up. They are read as means and counts between calls of the program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from algorithms.types import Metrics
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Transition
 
-# Metrics that count only in updates which move the policy. Agents with other updates, too, report `moves_policy`.
+# Means of these metrics are over the updates that move the policy. An agent reports the metric `moves_policy` if some
+# of its updates do not move the policy.
 OF_POLICY = ("loss_pi", "grad_norm_pi")
-# What is summed up beside the metrics of updates.
+# The names of all other sums, which come before the metrics of updates.
 _BEFORE = ("num_updates", "episodes", "episode_return", "episode_length", *faults.OF_ROWS)
 
 
 class Scalars(Component):
-    """Metrics as one vector, so that a compiled loop adds one array, not one for every name."""
+    """Metrics as one vector, so that a compiled loop adds one array instead of one scalar for every name."""
 
     names: tuple[str, ...] = field(static=True)
     values: jax.Array  # float32[..., M]
@@ -29,7 +30,8 @@ class Scalars(Component):
     def of(cls, metrics: Metrics) -> Scalars:
         """Return metrics as a vector, sorted by name."""
         names = tuple(sorted(metrics))
-        # Not by `stack`: XLA would not fuse a concatenation of many scalars with what computes them.
+        # `jnp.stack` would be slower: XLA does not fuse a concatenation of many scalars with the code that computes
+        # them.
         place, values = jnp.arange(len(names)), jnp.zeros(len(names), jnp.float32)
         for index, name in enumerate(names):
             values = jnp.where(place == index, jnp.asarray(metrics[name], jnp.float32), values)
@@ -37,11 +39,11 @@ class Scalars(Component):
 
 
 class Sums(Component):
-    """What has been summed up since the last reading."""
+    """The sums since metrics were last read."""
 
     names: tuple[str, ...] = field(static=True)  # the metrics of updates
-    totals: jax.Array  # float32[8 + M], the sums of _BEFORE and of `names`
-    first_steps: jax.Array  # int32[7], the step at which each of faults.NAMES was first seen; 0 if it was not
+    totals: jax.Array  # float32[8 + M], the sums for the names in _BEFORE and then for `names`
+    first_steps: jax.Array  # int32[7], the step at which each of faults.NAMES first occurred; 0 if it did not
 
     @classmethod
     def zero(cls, names: Sequence[str]) -> Sums:
@@ -56,13 +58,13 @@ class Sums(Component):
         finished: Finished | None = None,
         updates: Scalars | None = None,
     ) -> Sums:
-        """Return the sums with what happened up to a step.
+        """Return the sums with new rows, episodes and updates added.
 
         Args:
             step: the number of steps so far.
-            chunk: rows `[K, N, ...]`, in which faults are counted; None if there are none.
-            finished: the episodes `[K, N]` that ended; None if they shall not count.
-            updates: the metrics of `U` updates; None if there were none.
+            chunk: the new rows `[K, N, ...]`, in which faults are counted; None if there are none.
+            finished: the episodes `[K, N]` that ended in these rows; None to leave them out.
+            updates: the metrics `[U, M]` of `U` updates; None if there were none.
         """
         values = jnp.zeros((0, len(self.names)), jnp.float32) if updates is None else updates.values
         num_updates = jnp.full(1, values.shape[0], jnp.float32)
@@ -73,12 +75,12 @@ class Sums(Component):
         return Sums(self.names, self.totals + added, jnp.where(is_first, step, self.first_steps))
 
     def with_names(self, names: Sequence[str]) -> Sums:
-        """Return the same sums, with empty ones for metrics of updates with these names."""
+        """Return the same sums, with zeros for metrics of updates with these names."""
         zeros = jnp.zeros(len(names), jnp.float32)
         return Sums(tuple(names), jnp.concatenate([self.totals[: len(_BEFORE)], zeros]), self.first_steps)
 
     def read(self) -> Metrics:
-        """Return all means and counts by name; a mean of nothing is NaN."""
+        """Return all means and counts by name. A mean over no updates, or over no episodes, is NaN."""
         totals = self._by_name(self.totals)
         counts = {name: totals[name] for name in ("episodes", *faults.NAMES) if name in totals}
         policy_updates = totals.get("moves_policy", totals["num_updates"])
@@ -93,7 +95,7 @@ class Sums(Component):
         }
 
     def total(self, name: str) -> jax.Array:
-        """Return a count `[...]`, also of the sums of many seeds."""
+        """Return the sum with a name. If the sums have leading axes, as for many seeds, the result has them, too."""
         return self.totals[..., (*_BEFORE, *self.names).index(name)]
 
     def _by_name(self, totals: jax.Array) -> Metrics:
@@ -101,7 +103,7 @@ class Sums(Component):
 
 
 def _of_rows(chunk: Transition | None, finished: Finished | None) -> jax.Array:
-    """Return the sums over rows `[K, N, ...]` of everything in `_BEFORE` but the number of updates."""
+    """Return the sums over rows `[K, N, ...]` for all names in `_BEFORE` except `num_updates`."""
     if chunk is None:
         return jnp.zeros(len(_BEFORE) - 1, jnp.float32)
     episodes = [jnp.zeros_like(chunk.reward)] * 3 if finished is None else finished

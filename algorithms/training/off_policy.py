@@ -30,15 +30,15 @@ def learn(
 
     Args:
         agent: the algorithm.
-        buffer: the buffer that it learns from.
+        buffer: the buffer that the agent learns from.
         agent_state: the agent's state.
         buffer_state: the buffer's state.
         keys_sample: keys `[U]`, consumed.
         keys_gradients: keys `[U]`, consumed.
-        plan: how many updates there are, and of how many samples.
+        plan: the number of updates, `num_updates`, and the number of samples in each, `mini_batch_size`.
 
     Returns:
-        Both states, and metrics `[U]`.
+        The agent's state and the buffer's state after the updates, and the metrics of all `U` updates.
     """
 
     def update(learner: tuple[PyTree, PyTree], inputs: tuple[jax.Array, ...]) -> tuple[tuple[PyTree, PyTree], Scalars]:
@@ -69,15 +69,16 @@ def train_step(
 
     Args:
         agent: the algorithm.
-        buffer: the buffer that it learns from.
+        buffer: the buffer that the agent learns from.
         agent_state: the agent's state.
         buffer_state: the buffer's state.
         key_sample: a PRNG key for the sample.
         key_gradients: a PRNG key for the agent.
-        batch_size: how many samples, or sequences, there are in the batch.
-        progress: the share of the iteration's updates that were made before, which ERE needs.
-        skip_nonfinite: leave the agent's state exactly as it was if the gradients are not finite. Samples whose error
-            is not finite then get the priority 0, so that they are rarely drawn again.
+        batch_size: the number of samples, or of sequences, in the batch.
+        progress: the share of the iteration's updates that are already made, from 0 to 1. Only the sampler ERE needs
+            it.
+        skip_nonfinite: whether to leave the agent's state unchanged if the update is not finite; see `faults.skip`.
+            Samples whose error is not finite then get the priority 0, so that they are rarely drawn again.
         skips_nonfinite: the old name of `skip_nonfinite`.
 
     Returns:

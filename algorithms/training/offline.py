@@ -1,4 +1,4 @@
-"""Learning from what is stored, without a step in any environment."""
+"""Learning from stored rows, without a step in any environment."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ def train_offline(
     agent_state: PyTree = None,
     on_nan: str = "warn",
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Make updates from a data set; the environment is only asked what it is like. Consumes `key`.
+    """Make updates from a data set; consumes `key`. The environment only gives shapes and dtypes, and takes no steps.
 
-    Of a `Mixture`, batches come from all buffers but the first, which is there for new rows. To go on online, hand both
-    states to `train`.
+    Batches of a `Mixture` come from all buffers except the first, which is for new rows. To continue online, pass the
+    states of agent and buffer to `train`.
 
     Args:
         key: a PRNG key.
         agent: the algorithm.
-        buffer: what is learned from.
-        buffer_state: what is stored in it, such as `jb.datasets.from_minari(buffer, name)`.
-        env: the environment of the data, which may also be one that is stepped on the host.
-        num_updates: how many updates to make.
-        batch_size: samples of one update.
-        agent_state: what was learned already; None to begin from scratch, after a look at all that is stored.
+        buffer: the buffer that the agent learns from.
+        buffer_state: the state of the buffer with the data, such as `jb.datasets.from_minari(buffer, name)`.
+        env: the environment of the data. It may also be one that is stepped on the host.
+        num_updates: the number of updates.
+        batch_size: the number of samples in one update.
+        agent_state: a state of the agent to continue with. None begins with a new agent, which first observes all
+            stored rows.
         on_nan: `skip` leaves out updates whose gradients are not finite; see `Plan`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Learning from a rollout: the rows that the present policy has just collected."""
+"""Learning from a rollout: the rows that the current policy has just collected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def learn(
 
     Args:
         agent: the algorithm.
-        rollout: says how advantages are computed.
+        rollout: the buffer, which computes advantages.
         agent_state: the agent's state.
         chunk: the rows `[K, N, ...]` that were collected.
         key: a PRNG key.
-        plan: how many minibatches and epochs there are.
+        plan: the number of minibatches and epochs.
 
     Returns:
-        The agent's state, and metrics `[U]`.
+        The agent's state after the updates, and the metrics of all `U` updates.
     """
     key_order, key_gradients = split(key)
 
@@ -55,7 +55,10 @@ def learn(
 
 
 def _batch(agent: OnPolicyAgent, rollout: Rollout, agent_state: PyTree, chunk: Transition) -> RolloutBatch:
-    """Return a chunk with its advantages and returns: rows `[K, N, ...]`, or one row of columns `[1, N, K, ...]`."""
+    """Return a chunk with its advantages and returns.
+
+    Leaves are `[K, N, ...]`, or `[1, N, K, ...]` if the agent learns from columns.
+    """
     value, next_value = agent.values(agent_state, chunk)
     extras = {**chunk.extras, "value": value, "reward": chunk.reward}
     batch = rollout.advantages(chunk._replace(extras=extras), next_value)

@@ -1,4 +1,4 @@
-"""How much a run collects, learns and tests, and when."""
+"""The plan of a training run: how much it collects, learns and tests, and when."""
 
 from __future__ import annotations
 
@@ -15,46 +15,49 @@ from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
 __all__ = ["MAX_EPISODES", "Plan", "Suggested", "suggested"]
-MAX_EPISODES = 1_000_000  # played side by side in one evaluation
+MAX_EPISODES = 1_000_000  # the most episodes of one evaluation, which are played side by side
 
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The budget of a training run. A step is one transition; those of all environments are counted together.
+    """The budget of a training run. A step is one transition. The steps of all environments are counted together.
 
-    First `start_steps` steps are collected with random actions. Then every iteration collects `update_every` steps and
-    makes `num_updates` updates, until there are `total_steps`:
+    First, `start_steps` steps are collected with random actions. Then every iteration collects `update_every` steps and
+    makes `num_updates` updates, until there are `total_steps` steps:
 
         total_steps = start_steps + num_iterations * update_every
 
-    A total that does not add up is refused, and the error names the nearest that does.
+    A `total_steps` that does not satisfy this equation is refused. The error names the nearest one that does.
 
-    `offline_updates` come before all of this. They learn from what is stored already, such as a data set, without any
-    step, and each counts as an iteration. The first steps are then taken by the agent's policy, not at random. With a
-    total of 0 there are only offline updates.
+    Offline updates come before all of this. They learn from rows that are stored already, such as a data set, and take
+    no steps. Each offline update counts as an iteration that is not in the equation. With offline updates, the first
+    steps are taken by the agent's policy instead of at random. With `total_steps=0` there are only offline updates.
 
-    Numbers that are left out, and those of a preset, are suggestions. They are rounded up to fit the numbers that were
-    given, and `num_updates` stays in proportion to `update_every`. If the total still does not add up, `start_steps`
-    grows. Numbers that were given never change: if they do not fit, they are refused.
+    Numbers that are left out, and numbers of a preset, are suggestions. They are rounded up to fit the numbers that the
+    user gave, and `num_updates` stays in proportion to `update_every`. If the equation still does not hold,
+    `start_steps` grows. Numbers that the user gave never change. If they do not fit together, they are refused.
 
-    PyTorchRL has other defaults in its classes than in its factories. These are the factories': `num_updates` 50 (not
-    1), `test_every` 5,000 (not 1,000) and `start_steps` 1,000 (but for DDQN, which has 20,000 in both).
+    PyTorchRL has different defaults in its classes and in its factories. The defaults here are those of the factories:
+    `num_updates` is 50 (1 in the classes), `test_every` is 5,000 (1,000 in the classes) and `start_steps` is 1,000
+    (except for DDQN, which has 20,000 in both).
 
     Args:
-        total_steps: environment steps of the whole run; 0 to learn offline only.
-        num_envs: how many environments are stepped side by side.
-        start_steps: steps with random actions before learning begins, a multiple of `num_envs`; 0 for on-policy agents.
-        update_every: steps of one iteration, a multiple of `num_envs`.
-        num_updates: updates of one iteration.
-        mini_batch_size: samples of one update.
-        test_every: steps between two evaluations, a multiple of `update_every`. Metrics are written with each of them.
-            0 for a single one at the end. While learning offline it is the number of updates between two evaluations.
-        num_test_episodes: complete episodes of one evaluation.
-        on_nan: what to do about numbers that are not finite. They are always counted. `warn` goes on. `skip` goes on
-            and leaves out updates whose gradients are not finite. `stop` ends a run in a folder, which keeps its last
-            finite checkpoint.
-        offline_updates: updates before the first step, from what is stored already, such as a data set.
+        total_steps: the number of environment steps in the whole run; 0 to learn offline only.
+        num_envs: the number of environments that are stepped side by side.
+        start_steps: the number of steps with random actions before the first update, a multiple of `num_envs`; 0 for
+            on-policy agents.
+        update_every: the number of steps in one iteration, a multiple of `num_envs`.
+        num_updates: the number of updates in one iteration.
+        mini_batch_size: the number of samples in one update.
+        test_every: the number of steps between two evaluations, a multiple of `update_every`. 0 means a single
+            evaluation at the end. During offline updates it is the number of updates between two evaluations. Metrics
+            are written with each evaluation.
+        num_test_episodes: the number of complete episodes in one evaluation.
+        on_nan: what to do about numbers that are not finite. They are always counted. `warn` continues. `skip`
+            continues and leaves out updates whose gradients are not finite. `stop` ends a run in a folder. The folder
+            keeps its last finite checkpoint.
+        offline_updates: the number of updates before the first step. They learn from rows that are stored already.
 
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
@@ -101,7 +104,7 @@ class Plan:
         return {name: int(value) if isinstance(value, int) else value for name, value in vars(self).items()}
 
     def _follow(self) -> None:
-        """Change suggestions such that they fit."""
+        """Change suggestions such that they fit the other numbers."""
         if self.total_steps == 0:
             self._suggest(start_steps=0)
         self._collect(round_up(self.update_every, self.num_envs))
@@ -113,7 +116,7 @@ class Plan:
             self._suggest(start_steps=self.start_steps + rest)
         learning = self.total_steps - self.start_steps
         if learning % self.update_every and not isinstance(self.total_steps, Suggested):
-            # Iterations of up to twice the suggested size train in much the same way.
+            # Iterations of up to twice the suggested size give similar results.
             sizes = range(self.update_every, 2 * self.update_every + 1, self.num_envs)
             self._collect(next((size for size in sizes if learning % size == 0), self.update_every))
         self._suggest(test_every=round_up(self.test_every, self.update_every))
@@ -121,7 +124,7 @@ class Plan:
         self._suggest(total_steps=self.start_steps + learning)
 
     def _collect(self, update_every: int) -> None:
-        """Change the size of an iteration, if it is a suggestion; the number of updates per step stays the same."""
+        """Change `update_every` if it is a suggestion, and keep the number of updates per step."""
         if isinstance(self.update_every, Suggested):
             num_updates = max(round(self.num_updates * update_every / self.update_every), 1)
             self._suggest(update_every=update_every, num_updates=num_updates)
@@ -136,7 +139,7 @@ class Plan:
         if self.total_steps == 0 == self.start_steps:
             return
         if learning >= self.update_every and learning % self.update_every == 0:
-            require_integer("Plan", "total_steps", self.total_steps, 1)  # rounding up may have made it too large
+            require_integer("Plan", "total_steps", self.total_steps, 1)  # it may be too large after rounding up
             return
         can_wait = isinstance(self.start_steps, Suggested) and self.start_steps > 0
         unit = self.num_envs if can_wait else self.update_every
@@ -148,11 +151,11 @@ class Plan:
         )
 
     def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:
-        """Return the plan with suggestions that fit a buffer.
+        """Return the plan with its suggestions changed to fit a buffer.
 
         Args:
             buffer: the buffer from which the agent learns.
-            by_columns: whether minibatches of a rollout are made of whole environments, as memories need them.
+            by_columns: whether a minibatch of a rollout holds all rows of some environments, which memories need.
         """
         plan = copy.copy(self)
         if isinstance(buffer, Rollout):
@@ -164,10 +167,13 @@ class Plan:
             plan._suggest(num_updates=epochs * plan.num_minibatches)
         else:
             plan._suggest(start_steps=plan._first_steps(buffer))
-        return dataclasses.replace(plan)  # which rounds the other suggestions
+        return dataclasses.replace(plan)  # a new plan rounds the other suggestions
 
     def _first_steps(self, buffer: ReplayBuffer | Mixture) -> int:
-        """Return enough first steps for one batch. If there are too few even with one environment, leave them."""
+        """Return a number of first steps from which one batch can be drawn.
+
+        If `start_steps` would be too few even with one environment, return it unchanged.
+        """
         num_samples = self.mini_batch_size
         if isinstance(buffer, Mixture):  # the run writes to its first buffer only
             num_samples, buffer = buffer.counts(num_samples)[0], buffer.buffers[0]
@@ -179,22 +185,22 @@ class Plan:
 
     @property
     def num_iterations(self) -> int:
-        """Iterations of the whole run; an offline update is one."""
+        """The number of iterations in the whole run. Each offline update counts as one."""
         return self.offline_updates + (self.total_steps - self.start_steps) // self.update_every
 
     @property
     def iterations_per_test(self) -> int:
-        """Iterations with steps between two evaluations."""
+        """The number of iterations between two evaluations after offline updates."""
         most = max(self.num_iterations - self.offline_updates, 1)
         return min(self.test_every // self.update_every or most, most)
 
     @property
     def updates_per_test(self) -> int:
-        """Offline updates between two evaluations."""
+        """The number of offline updates between two evaluations."""
         return min(self.test_every or self.offline_updates, self.offline_updates)
 
     def interval(self, iteration: int) -> tuple[int, int]:
-        """Return between which iterations, `[first, last)`, there is no evaluation and this iteration lies."""
+        """Return the iterations `[first, last)` between two evaluations that contain this iteration."""
         begin, end, length = self.offline_updates, self.num_iterations, self.iterations_per_test
         if iteration < self.offline_updates:
             begin, end, length = 0, self.offline_updates, self.updates_per_test
@@ -202,46 +208,46 @@ class Plan:
         return first, min(first + length, end)
 
     def num_tests(self, iteration: int) -> int:
-        """Return how many evaluations there were after so many iterations: on the grid, or at an end behind it."""
+        """Return the number of evaluations in this many iterations, including one at the end of a partial interval."""
         offline = min(iteration, self.offline_updates)
         tests = -(-offline // self.updates_per_test) if offline else 0
         return tests + -(-(iteration - offline) // self.iterations_per_test)
 
     def updates(self, iteration: int) -> int:
-        """Return how many updates have been made after so many iterations."""
+        """Return the number of updates in this many iterations."""
         offline = min(iteration, self.offline_updates)
         return offline + (iteration - offline) * self.num_updates
 
     def steps(self, iteration: Any) -> Any:
-        """Return how many steps have been taken after so many iterations; none before offline updates are done."""
+        """Return the number of steps after this many iterations. It is 0 until the offline updates are done."""
         online = iteration - self.offline_updates
         has_begun = online > 0 if self.offline_updates else True
         return has_begun * (self.start_steps + online * self.update_every)
 
     @property
     def skip_nonfinite(self) -> bool:
-        """Whether updates with gradients that are not finite change nothing."""
+        """Whether updates are left out if their gradients are not finite."""
         return self.on_nan == "skip"
 
     @property
     def num_minibatches(self) -> int:
-        """Minibatches of one epoch of an on-policy agent."""
+        """The number of minibatches in one epoch of an on-policy agent."""
         return -(-self.update_every // self.mini_batch_size)
 
     @property
     def num_epochs(self) -> int:
-        """Epochs of one iteration: how often an on-policy agent learns from each step."""
+        """The number of epochs in one iteration: how often an on-policy agent learns from each step."""
         return self.num_updates // self.num_minibatches
 
     def check_buffer(
         self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False, is_filled: bool = False
     ) -> None:
-        """Refuse a buffer for another number of environments, or one that is too small.
+        """Refuse a buffer that has another number of environments, or that is too small.
 
         Args:
             buffer: the buffer from which the agent learns.
-            by_columns: whether minibatches of a rollout are made of whole environments, as memories need them.
-            is_filled: whether something is stored already, so that the first steps need not fill a batch.
+            by_columns: whether a minibatch of a rollout holds all rows of some environments, which memories need.
+            is_filled: whether rows are stored already. If so, the first steps need not fill a batch.
         """
         if buffer.num_envs != self.num_envs:
             raise ValueError(
@@ -256,7 +262,7 @@ class Plan:
             self._check_replay(buffer, 0 if is_filled else self.mini_batch_size)
 
     def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
-        """Refuse rollouts that are not as long as an iteration, and epochs that are not whole."""
+        """Refuse a rollout that is not as long as an iteration, and a number of updates that is not whole epochs."""
         if self.offline_updates:
             raise ValueError(
                 f"Plan(offline_updates={self.offline_updates}): on-policy agents do not learn from what others "
@@ -285,7 +291,7 @@ class Plan:
             )
 
     def _check_replay(self, buffer: ReplayBuffer, num_samples: int) -> None:
-        """Refuse a buffer from which the first update could not draw `num_samples`."""
+        """Refuse a buffer from which the first update cannot draw `num_samples` samples."""
         if self.update_every > buffer.length * self.num_envs:
             raise ValueError(
                 f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "

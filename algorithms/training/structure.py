@@ -1,4 +1,4 @@
-"""The shapes and dtypes of what agents keep and store, found by tracing the agents."""
+"""The shapes and dtypes of agents' states and extras, found by tracing the agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_buffers.types import PyTree
 
 
 def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) -> PyTree:
-    """Return the shapes and dtypes of the extras that an agent stores with one step; `key` shows the type of keys."""
+    """Return the shapes and dtypes of the extras that an agent stores with one step. Only the type of `key` matters."""
 
     def act(agent_state: PyTree, obs: PyTree, key: jax.Array) -> PyTree:
         obs = jax.tree.map(lambda leaf: leaf[None], obs)
@@ -21,7 +21,7 @@ def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) ->
 
 
 def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
-    """Refuse a state that is not one of this agent in this environment, naming a leaf that differs."""
+    """Refuse a state that does not fit this agent and environment. The error names the first leaf that differs."""
     wanted = jax.eval_shape(lambda: agent.init(jax.random.key(0), env.obs, env.action_space.example))
     given, needed = map(_kinds, (jax.eval_shape(lambda tree: tree, agent_state), wanted))
     for name in {**needed, **given}:
@@ -33,6 +33,6 @@ def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
 
 
 def _kinds(tree: PyTree) -> dict[str, str]:
-    """Return the dtype and the shape of every leaf by its place."""
+    """Return a mapping from the path of every leaf to its dtype and shape."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}

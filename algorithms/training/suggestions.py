@@ -1,4 +1,4 @@
-"""Suggested numbers of a plan, which may change to fit the numbers that the user gave."""
+"""Suggested numbers of a plan. They may change to fit the numbers that the user gave."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ class Suggested(int):
 
 
 def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of a plan as suggestions.
+    """Return arguments of `Plan` marked as suggestions, which the plan may change.
 
     Example:
         >>> from algorithms import Plan
         >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
         64
     """
-    # The number of environments decides about the others; the rest of these fits to anything.
+    # Suggestions are rounded to fit `num_envs`, so it is fixed. The other three fit with any numbers.
     fixed = ("num_envs", "num_test_episodes", "on_nan", "offline_updates")
     return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
 
 
 def round_up(value: int, unit: int) -> int:
-    """Return the smallest multiple of `unit` that is not below a value."""
+    """Return the smallest multiple of `unit` that is at least `value`."""
     return -(-value // unit) * unit
 
 
 def require_multiple(name: str, value: int, of: str, unit: int) -> None:
-    """Refuse a number of a plan that is not a multiple of another one; the error names the nearest that are."""
+    """Refuse a number of a plan that is not a multiple of `unit`. The error names the nearest multiples."""
     if value % unit:
         below, above = value // unit * unit, (value // unit + 1) * unit
         near = f"{below} or {above}" if below else f"{above}"

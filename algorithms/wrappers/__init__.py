@@ -1,1 +1,1 @@
-"""Wrappers, which give any agent something more: averaged parameters, normalized observations, or a memory."""
+"""Wrappers, which add something to any agent: averaged parameters, normalized observations, or a memory."""

@@ -1,7 +1,6 @@
-"""What wrappers have in common: an agent inside, to which they pass on everything that they do not change.
+"""Base classes of wrappers. A wrapper has an agent inside, and passes on to it everything that it does not change.
 
-These bases are partial implementations, of which nothing is overridden. They declare no fields: each wrapper lists its
-own.
+Wrappers override no method of these classes. The classes declare no fields. Each wrapper lists its own fields.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from jaxrl_buffers.types import PyTree
 
 
 class Wrapper:
-    """An agent with another one inside, in its field `agent`.
+    """An agent with another agent inside, in its field `agent`.
 
-    The hyper-parameters of the agent inside have names that begin with `agent.`, as in
+    The names of the inner agent's hyper-parameters begin with `agent.`, as in
     `jb.with_parameters(normalized, {"agent.learning_rate": 1e-3})`.
     """
 
@@ -27,14 +26,14 @@ class Wrapper:
 
     @property
     def policy_agent(self) -> PolicyAgent:
-        """The agent inside, as one whose policy is a distribution."""
+        """The agent inside, checked to be a `PolicyAgent`."""
         if not isinstance(self.agent, PolicyAgent):
             raise AttributeError(f"{type(self.agent).__name__} has no `distribution`, which add-ons need.")
         return self.agent
 
     @property
     def on_policy_agent(self) -> OnPolicyAgent:
-        """The agent inside, as one that learns from rollouts."""
+        """The agent inside, checked to be an `OnPolicyAgent`."""
         if not isinstance(self.agent, OnPolicyAgent):
             raise AttributeError(
                 f"{type(self.agent).__name__} cannot learn from a rollout: it has no `values`; give a replay buffer, "
@@ -44,10 +43,10 @@ class Wrapper:
 
 
 class SameCarry(Wrapper):
-    """A wrapper that acts with the carry of the agent inside, and learns from the same kind of minibatches."""
+    """A wrapper that uses the carry of the agent inside, and learns from the same kind of minibatches."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return the memory with which the agent inside begins an episode."""
+        """Return the carry of the agent inside at the start of an episode."""
         return self.agent.initial_carry(num_envs)
 
     @property

@@ -3,7 +3,7 @@
     average <- rate * average + (1 - rate) * params
 
 Late in training, parameters still change back and forth from update to update. Their average changes less. Learning and
-exploring use the parameters themselves, deterministic acting uses the average. Polyak and Juditsky (1992),
+exploring use the parameters. Deterministic acting uses the average. Polyak and Juditsky (1992),
 https://doi.org/10.1137/0330046.
 """
 
@@ -31,13 +31,12 @@ class AveragedState(NamedTuple):
 
 
 class Averaged(SameCarry, Component):
-    """An agent that acts with averaged parameters where it acts deterministically.
+    """An agent that uses averaged parameters when it acts deterministically.
 
     Args:
-        agent: an agent whose states have `params`. All our algorithms have such states, and so has `Recurrent`.
-            `Normalized` has not: write `Normalized(Averaged(agent))`.
-        rate: the share of the old average that every update keeps. The average is over about the last
-            `1 / (1 - rate)` updates.
+        agent: an agent whose states have a field `params`: any algorithm of this library, or `Recurrent(...)`. States
+            of `Normalized` have no such field, so write `Normalized(Averaged(agent))`.
+        rate: the weight of the old average in every update. The average covers about the last `1 / (1 - rate)` updates.
 
     Example:
         >>> from algorithms import DDQN, Discrete
@@ -55,7 +54,7 @@ class Averaged(SameCarry, Component):
         require_number(self, "rate", self.rate, 0, 1)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> AveragedState:
-        """Return the first state, for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         state = self.agent.init(key, obs, action)
         average = jax.tree.map(jnp.copy, state.params)  # a state that holds an array twice cannot be donated to `jit`
         return AveragedState(state, average)
@@ -72,7 +71,7 @@ class Averaged(SameCarry, Component):
         return self.policy_agent.distribution(state.agent._replace(params=state.params), obs)
 
     def values(self, state: AveragedState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
+        """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
         return self.on_policy_agent.values(state.agent, chunk)
 
     def observe(self, state: AveragedState, chunk: Transition) -> AveragedState:
@@ -84,6 +83,6 @@ class Averaged(SameCarry, Component):
         return self.agent.gradients(state.agent, sample, key)
 
     def apply(self, state: AveragedState, grads: PyTree) -> AveragedState:
-        """Return the state after one update of the agent and its average."""
+        """Return the state after one update of the agent and of the average."""
         after = self.agent.apply(state.agent, grads)
         return AveragedState(after, optimization.polyak(state.params, after.params, self.rate))

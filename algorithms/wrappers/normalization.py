@@ -2,15 +2,15 @@
 
     s_normalized = clip((s - mean) / std, -clip, clip)
 
-Mean and variance of each component, over all observations collected so far, are part of the state. After `n`
-observations, `m` new ones with the mean `mean_m` and the variance `var_m` are merged into them by
+The state holds the mean and the variance of each component over all observations collected so far. After `n`
+observations come `m` new ones, with the mean `mean_m` and the variance `var_m`. They are merged by
 
     r = m / (n + m),   delta = mean_m - mean
     mean <- mean + r delta
     var  <- (1 - r) var + r var_m + r (1 - r) delta^2
 
-Chan et al. (1979), "Updating formulae and a pairwise algorithm for computing sample variances". No number grows with
-the length of a run, so float32 is precise enough for runs of any length.
+Chan et al. (1979), "Updating formulae and a pairwise algorithm for computing sample variances". Mean and
+variance do not grow with the length of a run, so float32 is precise enough for runs of any length.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar, Transition
 
 Rows = TypeVar("Rows", Transition, Batch, RolloutBatch)
 
-# A deviation is taken for at least this share of the mean. Smaller differences are mostly rounding errors of float32.
+# The standard deviation counts as at least this share of the mean. Smaller differences are mostly rounding errors of
+# float32.
 _RESOLUTION = 1e-6
 _LEAST_VARIANCE = 1e-12
 
 
 class Moments(NamedTuple):
-    """Mean and variance of one leaf of the observations, each `float32[...]` of the leaf's shape."""
+    """Mean and variance of one leaf of the observations. Both are `float32` and have the shape of the leaf."""
 
     mean: jax.Array
     variance: jax.Array
@@ -46,16 +47,17 @@ class NormalizedState(NamedTuple):
     """The agent's state, and the statistics of observations."""
 
     agent: PyTree
-    num_observed: jax.Array  # float32[], how many observations there were
-    moments: tuple[Moments | tuple[()], ...]  # for each leaf of an observation; () if it is not floating-point
+    num_observed: jax.Array  # float32[], the number of observations so far
+    moments: tuple[Moments | tuple[()], ...]  # one for each leaf of an observation; () if not floating-point
 
 
 class Normalized(SameCarry, Component):
     """An agent that sees normalized observations. Leaves that are not floating-point, such as images, stay as they are.
 
-    `observe` gathers the statistics. Buffers store observations as they came; they are normalized when they are used,
-    by the statistics of that moment. An on-policy agent observes a rollout only after it has learned from it: so it
-    learns from the same inputs with which it acted. Behaviours in the agent's add-ons get normalized observations.
+    `observe` updates the statistics. Buffers store observations unchanged. Observations are normalized when they are
+    used, with the statistics at that time. An on-policy agent learns from a rollout first, and updates the statistics
+    afterwards. So it learns from the same inputs with which it acted. Behaviors in the agent's add-ons get normalized
+    observations.
 
     Args:
         agent: any agent.
@@ -79,7 +81,7 @@ class Normalized(SameCarry, Component):
         require_positive(self, "clip")
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> NormalizedState:
-        """Return the first state, for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         moments = tuple(
             Moments(jnp.zeros(leaf.shape, jnp.float32), jnp.ones(leaf.shape, jnp.float32)) if _is_float(leaf) else ()
             for leaf in jax.tree.leaves(obs)
@@ -97,7 +99,7 @@ class Normalized(SameCarry, Component):
         return self.policy_agent.distribution(state.agent, self.normalize(state, obs))
 
     def values(self, state: NormalizedState, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
+        """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
         return self.on_policy_agent.values(state.agent, self._normalize_fields(state, chunk))
 
     def observe(self, state: NormalizedState, chunk: Transition) -> NormalizedState:
@@ -123,7 +125,7 @@ class Normalized(SameCarry, Component):
         return rows._replace(**{name: self.normalize(state, getattr(rows, name)) for name in names})
 
     def normalize(self, state: NormalizedState, obs: PyTree) -> PyTree:
-        """Return observations as the agent sees them; they may have any axes before their own."""
+        """Return normalized observations, as the agent inside sees them. They may have any leading axes."""
         leaves, structure = jax.tree.flatten(obs)
         limit = jnp.asarray(self.clip, jnp.float32)
         pairs = zip(state.moments, leaves, strict=True)
@@ -132,7 +134,7 @@ class Normalized(SameCarry, Component):
 
 
 def _merge(known: Moments, rows: jax.Array, share: jax.Array) -> Moments:
-    """Merge rows `[K, N, ...]` into the moments of earlier ones; new rows are the `share` of all, `r` above."""
+    """Merge rows `[K, N, ...]` into the moments of earlier rows; `share` is `r` in the equations above."""
     rows = rows.astype(jnp.float32).reshape(-1, *known.mean.shape)
     mean = jnp.mean(rows, axis=0)
     variance = jnp.mean((rows - mean[None]) ** 2, axis=0)

@@ -1,15 +1,16 @@
-"""Memories, around any agent: `Recurrent(agent)` acts and learns with what its networks remember.
+"""Memory for any agent: the networks of `Recurrent(agent)` remember earlier observations.
 
-Every network has a memory of its own. While acting, all memories are part of the carry. They are stored with each step
-as `extras["carry"]`, and the training loop empties them where an episode ends.
+Every network has its own memory. While the agent acts, all memories are part of the carry. They are stored with each
+step as `extras["carry"]`. The training loop empties them where an episode ends.
 
-Off-policy agents learn from sequences (`jaxrl_buffers.Sequence`). Networks begin with the memories that were stored
-with the first row. These are stale, because parameters have changed since. So the first rows, the burn-in, only bring
-them up to date, and no gradient passes through them: R2D2, https://openreview.net/forum?id=r1lyTjAqYX. On-policy agents
-learn from all rows of some environments of a rollout, in order.
+Off-policy agents learn from sequences (`jaxrl_buffers.Sequence`). A network begins a sequence with the memory that was
+stored with the first row. This memory is stale, because the parameters have changed since then. So the first rows of a
+sequence, the burn-in, only refresh the memory. No gradient passes through them: R2D2,
+https://openreview.net/forum?id=r1lyTjAqYX. On-policy agents learn from all rows of some environments of a rollout, in
+order.
 
-The agent inside is a `MemoryAgent`, written for single steps. It gets the rows of all sequences as one flat batch, with
-a `History` in the place of observations. Rows that do not count have the weight zero.
+The agent inside is a `MemoryAgent`, written for single steps. It gets the rows of all sequences as one flat batch. The
+observations in this batch are a `History`. Rows that do not count have the weight zero.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Recurrent(Wrapper, Component):
 
     Args:
         agent: an agent whose torso has a memory.
-        n_step: deprecated; the view sums up rewards: `jaxrl_buffers.Sequence(length, n=3)`.
+        n_step: deprecated. Use a view that sums up rewards, such as `jaxrl_buffers.Sequence(length, n=3)`.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -53,7 +54,7 @@ class Recurrent(Wrapper, Component):
     agent: MemoryAgent  # pyright: ignore[reportIncompatibleVariableOverride]
     n_step: int = field(static=True, default=1)
 
-    learns_from_columns: ClassVar[bool] = True  # of a rollout
+    learns_from_columns: ClassVar[bool] = True  # minibatches of a rollout hold whole environments
 
     def __post_init__(self) -> None:
         require_integer("Recurrent", "n_step", self.n_step, 1)
@@ -73,12 +74,12 @@ class Recurrent(Wrapper, Component):
             )
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the agent's first state, for observations and actions like these; consumes `key`."""
+        """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         obs, action = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (obs, action))
         return self.agent.init(key, History(obs, None, jax.ShapeDtypeStruct((1,), jnp.bool_)), action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return the agent's own carry, and empty memories `[N, ...]`."""
+        """Return the carry of the agent inside, and empty memories `[N, ...]` for all roles."""
         empty = RecurrentCore(self.agent.torso.memory or "", self.agent.torso.memory_size).carry
         memories = {
             role: jnp.zeros((num_envs, *stacked, *empty.shape), empty.dtype) for role, stacked in self.agent.roles
@@ -88,7 +89,10 @@ class Recurrent(Wrapper, Component):
     def act(
         self, state: PyTree, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[PyTree, PyTree, PyTree]:
-        """Return actions, the next carry, and extras with the memories before this step; consumes `key`."""
+        """Return actions `[N, ...]`, the next carry, and extras; consumes `key`.
+
+        The extras are those of the agent inside, and under `carry` the memories before this step.
+        """
         inner, memories = carry
         history = _history(jax.tree.map(lambda leaf: leaf[:, None], obs), memories, memories["is_first"][:, None])
         action, inner, extras = self.agent.act(state, history, inner, key, deterministic)
@@ -101,7 +105,7 @@ class Recurrent(Wrapper, Component):
         return self.agent.observe(state, chunk)
 
     def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
-        """Return the values `float32[K, N]` of a chunk's `obs`, and those of its `next_obs`."""
+        """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
         columns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), chunk)
         history = _history(columns.obs, *_first_carry(columns.extras["carry"]))
         if not isinstance(self.agent, OnPolicyMemoryAgent):
@@ -114,7 +118,7 @@ class Recurrent(Wrapper, Component):
         return value, next_value
 
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
-        """Return the gradients along sequences, and priorities `[B, L]`; consumes `key`."""
+        """Return the gradients for sequences `[B, L, ...]`, with priorities `float32[B, L]`; consumes `key`."""
         shape = sample.batch.mask.shape
         if self.n_step != 1:
             sample = sample._replace(batch=sum_rows(sample.batch, self.n_step))
@@ -122,11 +126,11 @@ class Recurrent(Wrapper, Component):
         return grads, info._replace(priorities=info.priorities.reshape(shape))
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
-        """Return the state after one update along the gradients."""
+        """Return the state after one update with these gradients."""
         return self.agent.apply(state, grads)
 
     def _remember(self, state: HasParams, history: History, role: str, stacked: tuple[int, ...]) -> jax.Array:
-        """Return what the networks in one role remember after a history."""
+        """Return the memories of the networks in one role after the last row of a history."""
         params, encoder = getattr(state.params, role), self.agent.torso.encoder
 
         def remember(params: PyTree, history: History) -> jax.Array:
@@ -140,21 +144,21 @@ class Recurrent(Wrapper, Component):
 
 
 def flatten(sample: Sample) -> Sample:
-    """Return sequences `[B, L, ...]` as one flat batch `[B * L, ...]`, with histories in the place of observations.
+    """Return sequences `[B, L, ...]` as one flat batch `[B * L, ...]`, with a `History` instead of observations.
 
-    A row has the weight of its sequence, or 0 where the mask is False. All weights are scaled such that a mean over
-    all rows is the mean over the rows that count.
+    A row has the weight of its sequence, or 0 where the mask is False. All weights are multiplied by the number of rows
+    divided by the number of rows that count. So a weighted mean over all rows is a mean over the rows that count.
     """
     batch, shape = sample.batch, sample.batch.mask.shape
     carry, is_first = _first_carry(batch.extras["carry"])
-    if is_first.ndim == 1:  # known for the first row only; rows behind the end of an episode do not count anyway
+    if is_first.ndim == 1:  # stored for the first row only; rows after the end of an episode do not count
         is_first = jnp.concatenate([is_first[:, None], jnp.zeros((shape[0], shape[1] - 1), bool)], axis=1)
     history = _history(batch.obs, carry, is_first)
     extras = {name: value for name, value in batch.extras.items() if name != "carry"}
     rows = batch._replace(obs=(), extras=extras)
     following = {}
     if isinstance(batch, Batch):
-        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # all before the first that counts
+        history = history._replace(is_burn_in=jnp.cumsum(batch.mask, axis=1) == 0)  # rows before the first that counts
         rows = rows._replace(next_obs=(), num_steps=None)
         following = {"next_obs": history._replace(following=batch.next_obs, last=_last_rows(batch))}
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
@@ -165,7 +169,7 @@ def flatten(sample: Sample) -> Sample:
 
 
 def _last_rows(batch: Batch) -> jax.Array | None:
-    """Return which row `[B, L]` the target of each row ends with; None if each ends with its own."""
+    """Return the index `int32[B, L]` of the last row in the target of each row; None if targets span one row."""
     if batch.num_steps is None:
         return None
     return jnp.arange(batch.mask.shape[1], dtype=jnp.int32)[None] + batch.num_steps - 1
@@ -176,7 +180,7 @@ def _history(obs: PyTree, memories: PyTree, is_first: jax.Array) -> History:
 
 
 def _first_carry(carry: PyTree) -> tuple[PyTree, jax.Array]:
-    """Return the memories `[B, ...]` before the first rows, and `is_first` as it is: `[B]` or `[B, L]`."""
+    """Return the memories `[B, ...]` before the first rows, and `is_first` unchanged, `[B]` or `[B, L]`."""
     is_first = carry["is_first"]
     has_all_rows = is_first.ndim == 2
     memories = {role: memory[:, 0] if has_all_rows else memory for role, memory in carry.items() if role != "is_first"}
