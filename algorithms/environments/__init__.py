@@ -1,4 +1,4 @@
-"""Environments by name or of one's own: inside the compiled program, or stepped on the host."""
+"""Environments, by name or written by the user. They run inside the compiled program, or on the host."""
 
 from algorithms.environments.described import Described, Finished
 from algorithms.environments.environment import OBS_DTYPES, Environment, EnvironmentState, wrap

@@ -1,7 +1,7 @@
-"""How one Gymnasium environment is made: quietly, and for Atari with gray frames.
+"""Functions that make one Gymnasium environment without unwanted output. Atari games get gray frames.
 
-There is no JAX in this file. Processes that step environments get these functions by value, so they need nothing of
-this package.
+This file does not use JAX. Processes that step environments get these functions by value, so they do not import this
+package.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-ATARI = "ALE/"  # how the ids of its games begin
+ATARI = "ALE/"  # the ids of Atari games begin with this
 ATARI_SIZE = 84  # height and width of the frames that agents see
 
 
 def make(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Return what `gymnasium.make` does, without what libraries print and write of their own accord."""
+    """Return `gymnasium.make(name, **options)`, without the messages and log files of other libraries."""
     spec = gymnasium.registry.get(name)
     if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
         _quiet_mujoco()
@@ -32,14 +32,17 @@ def make(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
     """Return a game whose frames are gray, 84 x 84."""
     ale_py: Any = importlib.import_module("ale_py")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game prints who made it
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise every game prints a banner
     gymnasium.register_envs(ale_py)
     env = gymnasium.make(name, frameskip=1, **options)
     return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
 
 
 def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Put observations together along a new last axis; Gymnasium itself makes it the first one."""
+    """Return an environment whose observations are the last `size` ones, stacked along a new last axis.
+
+    Gymnasium stacks along a new first axis.
+    """
     env = gymnasium.wrappers.FrameStackObservation(make_one(**options), size)
     space = env.observation_space
     if not isinstance(space, gymnasium.spaces.Box):
@@ -50,17 +53,17 @@ def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **optio
 
 
 def in_process(make_one: Callable[..., gymnasium.Env[Any, Any]], **options: Any) -> gymnasium.Env[Any, Any]:
-    """Make an environment in a process of its own, which leaves it to its parent to answer Ctrl-C."""
-    if multiprocessing.parent_process() is not None:  # the parent makes one, too, to see what it shows
-        for name in ("SIGINT", "SIGHUP"):  # the latter is unknown to Windows
+    """Make an environment in its own process. The process ignores Ctrl-C, which its parent handles."""
+    if multiprocessing.parent_process() is not None:  # the parent process also makes one, to read its spaces
+        for name in ("SIGINT", "SIGHUP"):  # Windows has no SIGHUP
             if (number := getattr(signal, name, None)) is not None:
                 signal.signal(number, signal.SIG_IGN)
     return make_one(**options)
 
 
 def _quiet_mujoco() -> None:
-    """Show MuJoCo's warnings where Python's go, but for those about old models; else it also writes MUJOCO_LOG.TXT."""
-    if importlib.util.find_spec("mujoco") is None:  # which Gymnasium explains
+    """Write MuJoCo's warnings to `stderr`, except those about old models, instead of to MUJOCO_LOG.TXT."""
+    if importlib.util.find_spec("mujoco") is None:  # Gymnasium says what is missing
         return
     mujoco: Any = importlib.import_module("mujoco")
     if mujoco.get_mju_user_warning() is None:

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces in our terms: observations as pytrees of arrays, actions as `Discrete` and `Box`."""
+"""Conversion of Gymnasium's spaces: observations to pytrees of arrays, actions to `Discrete` and `Box`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jaxrl_buffers.types import PyTree
 
 
 def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
-    """Return observations of a space as arrays, one or many: `value` may have any leading axes.
+    """Return one or many observations of a space as arrays. `value` may have any leading axes.
 
-    Numbers of a Box keep their shape: floating-point ones become `float32`, integers `int32`, and `uint8` and `bool`
-    stay what they are. A choice among `n` (Discrete, each component of MultiDiscrete) becomes `n` booleans, of which
-    one is True.
+    Numbers of a Box keep their shape. Floating-point numbers become `float32` and integers become `int32`, but `uint8`
+    and `bool` keep their dtype. A choice among `n` values becomes `n` booleans, one of which is True. Discrete is one
+    such choice, and MultiDiscrete has one for each component.
     """
     match space:
         case gymnasium.spaces.Dict():
@@ -49,7 +49,7 @@ def structure(space: gymnasium.Space[Any]) -> PyTree:
 
 
 def action_space(space: gymnasium.Space[Any], name: str) -> Space:
-    """Return what an agent may do; refuse what no agent can act in."""
+    """Return the action space for agents. Refuse spaces that no agent supports."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(int(space.n))
     if not isinstance(space, gymnasium.spaces.Box):
@@ -63,12 +63,12 @@ def action_space(space: gymnasium.Space[Any], name: str) -> Space:
 
 
 def decode_actions(space: gymnasium.Space[Any], action: np.ndarray) -> np.ndarray:
-    """Return actions `[N, ...]` of an agent as the environment takes them."""
+    """Turn actions `[N, ...]` of an agent into actions of the environment."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return action.astype(space.dtype) + space.start
     assert isinstance(space, gymnasium.spaces.Box)  # see `action_space`
     action = action.reshape(action.shape[0], *space.shape)
-    # Scaling may round to a number just outside of the bounds, which some environments refuse.
+    # Scaling may round an action to just outside of its bounds, and some environments refuse such an action.
     return np.clip(action, space.low, space.high).astype(space.dtype)
 
 

@@ -1,7 +1,7 @@
-"""gymnax, imported without the drawing libraries that its environments import and only their `render` methods use.
+"""gymnax, imported without its drawing libraries, which only the `render` methods of its environments use.
 
-matplotlib, seaborn and with them pandas and scipy take two thirds of the time of `import gymnax` (1.0.1). Here they are
-loaded when something is drawn. This file can go when gymnax imports them inside `render`.
+matplotlib and seaborn, which import pandas and scipy, take two thirds of the time of `import gymnax` (1.0.1). This file
+delays their import until something is drawn. It can be removed when gymnax imports them inside `render`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Generator
 from types import ModuleType
 from typing import Any
 
-DRAWING = ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "seaborn")  # parents first
+DRAWING = ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "seaborn")  # a parent comes before its children
 
 
 class Deferred(ModuleType):
-    """Stands for a module that is imported as soon as something is taken from it."""
+    """A placeholder for a module. The module is imported when one of its attributes is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by the import system, which must not load anything
+        if name.startswith("__"):  # the import system asks for these, and must not load the module
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -29,7 +29,7 @@ class Deferred(ModuleType):
 
 @contextlib.contextmanager
 def deferred(*names: str) -> Generator[None]:
-    """Within the block, importing one of the modules, unless it is there already, gives what stands for it."""
+    """Within the block, importing one of these modules gives a placeholder, unless the module is loaded already."""
     standing_in = {name: Deferred(name) for name in names if name not in sys.modules}
     for name, module in standing_in.items():
         parent, _, child = name.rpartition(".")

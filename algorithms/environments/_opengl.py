@@ -1,6 +1,7 @@
-"""OpenGL where there is no window, which MuJoCo draws by.
+"""OpenGL without a window, for pictures by MuJoCo.
 
-MuJoCo reads which OpenGL to use from `MUJOCO_GL` when it is imported, and looks for a display if it is not set.
+When MuJoCo is imported, it reads from the environment variable `MUJOCO_GL` which OpenGL to use. If the variable is not
+set, MuJoCo looks for a display.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import sys
 from collections.abc import Generator
 
 BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}  # values of MUJOCO_GL, with the libraries that they need
-READERS = ("mujoco.rendering.classic.gl_context", "mujoco.gl_context")  # modules that read it, new and old
+READERS = ("mujoco.rendering.classic.gl_context", "mujoco.gl_context")  # modules that read it, in new and old MuJoCo
 ADVICE = "apt-get install libegl1 libgl1-mesa-dri, or libosmesa6 with MUJOCO_GL=osmesa"
 
 
 @contextlib.contextmanager
 def without_window(name: str) -> Generator[None]:
-    """Within the block, let MuJoCo draw without a window; say what to install where there is no OpenGL."""
+    """Within the block, let MuJoCo draw without a window. If OpenGL does not work, the error says what to install."""
     try:
         _choose()
         yield
     except Exception as error:
-        # PyOpenGL, EGL, OSMesa, GLFW and MuJoCo each have errors of their own for this, down to AttributeError.
+        # PyOpenGL, EGL, OSMesa, GLFW and MuJoCo raise different errors for this, even AttributeError.
         reason = " ".join(str(error).split()) or type(error).__name__
         chosen = os.environ.get("MUJOCO_GL", "unset")
         raise ValueError(
@@ -34,12 +35,12 @@ def without_window(name: str) -> Generator[None]:
 
 
 def has_display() -> bool:
-    """Tell whether windows could be opened; elsewhere than on Linux nobody knows beforehand."""
+    """Return whether windows can be opened. Only Linux can be checked; the result is True on other systems."""
     return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _choose() -> None:
-    """Let MuJoCo draw without a display where there is none, unless the user has chosen."""
+    """If there is no display, let MuJoCo draw without one, unless the user has set `MUJOCO_GL`."""
     if has_display() or os.environ.get("MUJOCO_GL"):
         return
     found = [name for name, library in BACKENDS.items() if ctypes.util.find_library(library)]

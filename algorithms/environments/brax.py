@@ -1,8 +1,8 @@
 """Brax's environments in gymnax's interface, so that they run inside the compiled program.
 
-Brax's own wrappers put the first state of a run in the place of the last observation of an episode, and begin every
-episode with it. Here the last observation is handed over, the time limit counts as `truncated`, and every episode
-begins anew.
+Brax's own wrappers begin every episode with the first state of the run. They also return this state instead of the last
+observation of an episode. The adapter here returns the last observation, reports the time limit as `truncated`, and
+draws a new first state for every episode.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from algorithms.environments.environment import Environment, wrap
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import PyTree
 
-# mujoco.mjx prints that it has no warp, and Brax imports jaxopt, which warns that it is not maintained.
+# Hides two messages: mujoco.mjx prints that warp is missing, and jaxopt warns that it is not maintained.
 with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from brax import envs as _brax
 
-envs: Any = _brax  # which is checked only where the extra is installed
+envs: Any = _brax  # Any, because the types of Brax are known only where the extra is installed
 
-NOT_MAINTAINED = "Brax System"  # how a warning begins that is of no use to those who asked for Brax
+NOT_MAINTAINED = "Brax System"  # the beginning of a warning that does not help users who chose Brax
 
 
 class BraxState(NamedTuple):
-    """One environment in the middle of its episode."""
+    """The state of one environment: that of Brax, and the number of steps in the episode."""
 
     inner: Any
     time: jax.Array  # int32[]
@@ -42,17 +42,17 @@ class BraxState(NamedTuple):
 
 @struct.dataclass
 class BraxParams:
-    """The time limit."""
+    """The parameters, which hold the time limit."""
 
     max_steps_in_episode: int = 1_000
 
 
 class FromBrax:
-    """A Brax environment, without wrappers, as one of gymnax.
+    """A Brax environment, without wrappers, in the interface of gymnax.
 
     Args:
         env: the environment.
-        name: what to call it.
+        name: the name of the environment, for messages.
         episode_length: the time limit, in steps.
     """
 
@@ -62,7 +62,7 @@ class FromBrax:
         self.default_params = BraxParams(episode_length)
 
     def action_space(self, params: BraxParams) -> spaces.Box:
-        """All of Brax's environments take actions in [-1, 1]."""
+        """Return the space of actions. All environments of Brax take actions in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (self.env.action_size,))
 
     def reset(self, key: jax.Array, params: BraxParams) -> tuple[PyTree, BraxState]:
@@ -71,7 +71,7 @@ class FromBrax:
         return inner.obs, BraxState(inner, jnp.zeros((), jnp.int32))
 
     def step(self, key: jax.Array, state: BraxState, action: jax.Array, params: BraxParams) -> tuple[Any, ...]:
-        """Take a step, and begin the next episode if it ends this one; consumes `key`."""
+        """Take a step. If it ends the episode, also begin the next one; consumes `key`."""
         after, time = self.env.step(state.inner, action), state.time + 1
         terminated = after.done.astype(bool)
         truncated = ~terminated & (time >= params.max_steps_in_episode)
@@ -89,7 +89,7 @@ def make(name: str, episode_length: int = 1_000, obs_dtype: str | None = None, *
         name: such as `ant` or `inverted_pendulum`.
         episode_length: the time limit, in steps.
         obs_dtype: as in `environments.make`.
-        **options: for the environment's constructor, such as `backend="mjx"`.
+        **options: arguments of the environment's constructor, such as `backend="mjx"`.
 
     Example:
         >>> from algorithms import environments
@@ -103,7 +103,7 @@ def make(name: str, episode_length: int = 1_000, obs_dtype: str | None = None, *
     return _make(name, episode_length, obs_dtype, tuple(sorted(options.items())))
 
 
-@functools.cache  # equal environments share one object, and so their compiled programs
+@functools.cache  # equal environments are one object, so they share compiled programs
 def _make(name: str, episode_length: int, obs_dtype: str | None, options: tuple[tuple[str, Any], ...]) -> Environment:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", NOT_MAINTAINED, UserWarning)

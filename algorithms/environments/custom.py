@@ -1,11 +1,14 @@
-"""Environments of one's own: `my_module:make_env` names a function that makes one.
+"""Environments that a user wrote. The name `my_module:make_env` means the function `make_env` in `my_module`.
 
-What it returns decides where the environment runs. One in the interface of gymnax, or of Brax, runs inside the compiled
-program. One of Gymnasium is stepped on the host: the function is called once for each of `num_envs`. If it has an
-argument `num_envs`, it is called once with their number and makes a `VectorEnv` of that many.
+The result of the function decides where the environment runs:
 
-A run remembers the folder in which the module was found, so that it is found from any working directory: `home` says
-which folder that is, and `find_at` looks there again.
+* An environment in the interface of gymnax or Brax runs inside the compiled program.
+* An environment of Gymnasium is stepped on the host. The function is called once for each of `num_envs` environments.
+* If the function has an argument `num_envs`, it is called once with this number. It must then return a `VectorEnv` of
+  that many environments, which is stepped on the host.
+
+A run stores the folder in which the module was found, so that it can be continued from any working directory. `home`
+returns this folder, and `find_at` looks for the module there.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ from algorithms.environments import gymnasium
 from algorithms.environments.environment import Environment, wrap
 from algorithms.environments.gymnasium import HostEnvironment
 
-LIBRARIES = ("gymnasium", "brax")  # whose names have colons too
+LIBRARIES = ("gymnasium", "brax")  # names of their environments have a colon, too
 
 
 class NotFound(ValueError):
-    """The function that makes an environment is not where it was said to be."""
+    """The module or the function that makes an environment was not found."""
 
 
 @runtime_checkable
 class GymnaxLike(Protocol):
-    """What is needed of an environment in the interface of gymnax."""
+    """The attributes that an environment in the interface of gymnax must have."""
 
     reset: Callable[..., Any]
     step: Callable[..., Any]
@@ -47,13 +50,13 @@ class GymnaxLike(Protocol):
 def make(
     name: str, obs_dtype: str | None = None, use_processes: bool = False, **options: Any
 ) -> Environment | HostEnvironment:
-    """Return what a function of one's own makes.
+    """Return the environment that a function of the user makes.
 
     Args:
-        name: `module:function`; the module is looked for in the working directory, too.
+        name: `module:function`. The module may also be in the working directory.
         obs_dtype: as in `environments.make`.
-        use_processes: step every environment of Gymnasium in a process of its own.
-        **options: for the function.
+        use_processes: whether to step every environment of Gymnasium in its own process.
+        **options: arguments of the function.
     """
     factory = _with_known_options(functools.partial(_find(name), **options))
     if "num_envs" in inspect.signature(factory).parameters:
@@ -77,7 +80,7 @@ def make(
 
 
 def _with_known_options(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is not given a `render_mode` unless it takes one."""
+    """Return a function that accepts a `render_mode`, and passes it on only if `factory` takes one."""
     parameters = inspect.signature(factory).parameters.values()
     if any(parameter.name == "render_mode" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return factory
@@ -90,24 +93,24 @@ def _with_known_options(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a name is that of a function of one's own."""
+    """Return whether a name means a function of the user."""
     library, colon, _ = name.partition(":")
     return bool(colon) and library not in LIBRARIES
 
 
 def home(name: str) -> Path | None:
-    """Return the folder in which the module of `module:function` was found; None if it came from no file."""
+    """Return the folder in which the module of `module:function` was found; None if it has no file."""
     module = sys.modules.get(_top(name))
     return None if module is None or module.__spec__ is None else _folder(module.__spec__)
 
 
 def find_at(name: str, folders: Sequence[Path]) -> None:
-    """Let the module of `module:function` be imported from the first of these folders that holds it.
+    """Let Python import the module of `module:function` from the first of these folders that contains it.
 
-    Where none does, it is looked for as usual.
+    If no folder contains the module, Python looks for it as usual.
 
     Raises:
-        NotFound: if it is nowhere, or if another module of that name is loaded already.
+        NotFound: if the module is nowhere, or if another module with the same name is loaded already.
     """
     top = _top(name)
     folder = next((folder for folder in folders if PathFinder.find_spec(top, [str(folder)]) is not None), None)
@@ -150,24 +153,24 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def _look_here() -> None:
-    """Let modules be found in the working directory, too."""
+    """Let Python also look for modules in the working directory."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def _top(name: str) -> str:
-    """Return the module of `module:function`, or the package that it is in."""
+    """Return the module of `module:function`. If it is in a package, return the outermost package."""
     return name.partition(":")[0].partition(".")[0]
 
 
 def _folder(spec: ModuleSpec) -> Path | None:
-    """Return the folder that holds a module or a package."""
+    """Return the folder that contains a module or a package."""
     if spec.submodule_search_locations is not None:
         return Path(next(iter(spec.submodule_search_locations))).absolute().parent
     return Path(spec.origin).absolute().parent if spec.has_location and spec.origin else None
 
 
 def _is_of_brax(value: Any) -> bool:
-    """Tell whether a value is an environment of Brax; it is not if nobody has imported that."""
+    """Return whether a value is an environment of Brax. It cannot be one if Brax has not been imported."""
     envs = sys.modules.get("brax.envs")
     return envs is not None and isinstance(value, envs.Env)

@@ -1,4 +1,4 @@
-"""What is known of every environment, wherever it is stepped."""
+"""What every environment offers, both inside the compiled program and on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 
 class Finished(NamedTuple):
-    """Episodes that ended in one step; the other entries of the statistics are zero."""
+    """The episodes that ended in one step. Return and length are zero where `ended` is False."""
 
     ended: jax.Array  # bool[N]
     episode_return: jax.Array  # float32[N]
@@ -22,11 +22,11 @@ class Finished(NamedTuple):
 
 
 class Described(Protocol):
-    """What agents, buffers and plans ask of an environment, without taking a step in it."""
+    """What agents, buffers and plans need to know about an environment. None of it takes a step."""
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """The name of the environment, for messages."""
         ...
 
     @property
@@ -36,26 +36,26 @@ class Described(Protocol):
 
     @property
     def action_space(self) -> Space:
-        """What an agent may do."""
+        """The space of actions."""
         ...
 
     @property
     def max_episode_length(self) -> Scalar | None:
-        """The time limit, if there is one that is known."""
+        """The largest number of steps in an episode; None if it is not known."""
         ...
 
     @property
     def goal(self) -> Goal | None:
-        """What hindsight must know, if the environment tells."""
+        """What hindsight needs; None if the environment has no goals."""
         ...
 
     def transition(self, extras: PyTree = ()) -> Transition:
-        """Return the shapes and dtypes of one stored step."""
+        """Return the shapes and dtypes of one stored step, given those of the agent's extras."""
         ...
 
 
 def transition_like(obs: PyTree, action_space: Space, extras: PyTree) -> Transition:
-    """Return the shapes and dtypes of one stored step, given those of one observation and of what goes with it."""
+    """Return the shapes and dtypes of one stored step, given those of one observation and of its extras."""
     flag, reward = jax.ShapeDtypeStruct((), jnp.bool_), jax.ShapeDtypeStruct((), jnp.float32)
     return Transition(obs, action_space.example, reward, flag, flag, obs, extras)
 
@@ -66,7 +66,7 @@ def info_like(names: Sequence[str]) -> PyTree:
 
 
 def with_info(extras: PyTree, info: PyTree) -> PyTree:
-    """Return what is stored with a step: an agent's extras, and under `info` what the environment tells."""
+    """Return the extras to store with a step: those of the agent, and under `info` those of the environment."""
     if not info:
         return extras
     return info if extras == () else {**extras, **info}

@@ -1,7 +1,8 @@
-"""Pictures of environments inside the compiled program, without a window.
+"""Pictures of environments that run inside the compiled program. No window is opened.
 
-gymnax's own drawings serve for what is registered there, Brax's for what is Brax's. An environment of one's own is
-drawn by its method `render(state, params)`, which returns a picture `uint8[H, W, 3]` or something of matplotlib.
+Environments of gymnax are drawn by gymnax's own functions, and environments of Brax by Brax's. An environment that a
+user wrote is drawn by its method `render(state, params)`. This method returns a picture `uint8[H, W, 3]`, or a figure,
+axes or image of matplotlib.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from algorithms.environments.environment import Environment
 from algorithms.environments.masked import Masked
 from jaxrl_buffers.types import PyTree
 
-Draw = Callable[[PyTree], np.ndarray]  # of the state of one environment
-DEFAULT_FPS = 10  # of gymnax's own films
-HEIGHT, WIDTH = 240, 320  # of Brax's pictures
+Draw = Callable[[PyTree], np.ndarray]  # from the state of one environment to a picture
+DEFAULT_FPS = 10  # the frame rate of gymnax's own films
+HEIGHT, WIDTH = 240, 320  # the size of pictures of Brax
 QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_AUDIODRIVER": "dummy"}  # no banner, no search for a sound card
 
 
 @runtime_checkable
 class Named(Protocol):
-    """An environment of gymnax, which says what it is."""
+    """An environment with a name, as those of gymnax have."""
 
     name: str
 
 
 @runtime_checkable
 class Drawable(Protocol):
-    """An environment that draws itself."""
+    """An environment with its own method `render`."""
 
     def render(self, state: Any, params: Any) -> Any:
         """Return a picture `uint8[H, W, 3]`, or a figure, axes or an image of matplotlib."""
@@ -44,10 +45,10 @@ class Drawable(Protocol):
 
 
 def drawer(env: Environment) -> tuple[Draw, int]:
-    """Return what draws the state of one environment, and how many such pictures make a second.
+    """Return a function that draws the state of one environment, and the number of pictures for one second.
 
     Raises:
-        ValueError: if there is no drawing of the environment, or something is missing for it.
+        ValueError: if the environment cannot be drawn, or if a library for it is not installed.
     """
     inner = env.env.env if isinstance(env.env, Masked) else env.env
     if type(inner).__module__ == "algorithms.environments.brax":
@@ -59,7 +60,7 @@ def drawer(env: Environment) -> tuple[Draw, int]:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Within the block, let pygame begin without a banner, without sound, and without a window where there is none."""
+    """Within the block, pygame starts without a banner and without sound. Without a display, it opens no window."""
     values = QUIET if opengl.has_display() else {**QUIET, "SDL_VIDEODRIVER": "dummy"}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -79,12 +80,15 @@ def _of_brax(inner: Any, env: Environment) -> Draw:
         raise _no_drawing(env)
     system = inner.env.sys
     with opengl.without_window(env.name):
-        image.render_array(system, [], HEIGHT, WIDTH)  # fails at once where nothing could be drawn
+        image.render_array(system, [], HEIGHT, WIDTH)  # fails here, and not later, if nothing can be drawn
     return lambda state: image.render_array(system, [state.inner.pipeline_state], HEIGHT, WIDTH)[0]
 
 
 def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
-    """Return a drawing of gymnax: by Gymnasium of its classic tasks, by matplotlib of MinAtar."""
+    """Return the drawing function of a gymnax environment, and its frame rate.
+
+    Gymnasium draws the classic control tasks, and matplotlib draws MinAtar.
+    """
     if not isinstance(inner, Named):
         raise _no_drawing(env)
     if inner.name.endswith("-MinAtar"):
@@ -107,12 +111,12 @@ def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
 
 
 def _of_classic(name: str, params: Any, vis_gym: Any) -> tuple[Draw, int]:
-    """Return the drawing of a task that Gymnasium has under the same name."""
+    """Return the drawing function of a task that Gymnasium has under the same name, and its frame rate."""
     twin = gymnasium.make(name, render_mode="rgb_array")
     twin.reset()
     unwrapped: Any = twin.unwrapped
     vis_gym.set_gym_params(unwrapped, name, params)
-    twin.render()  # begins pygame
+    twin.render()  # starts pygame
 
     def draw(state: Any) -> np.ndarray:
         unwrapped.state = vis_gym.get_gym_state(state, name)
@@ -131,7 +135,7 @@ def _no_drawing(env: Environment) -> ValueError:
 
 
 def _picture(value: Any, name: str) -> np.ndarray:
-    """Return what an environment has drawn as an array `uint8[H, W, 3]`."""
+    """Return the result of an environment's `render` as an array `uint8[H, W, 3]`."""
     if isinstance(value, (np.ndarray, jax.Array)):
         picture = np.asarray(value)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:

@@ -1,10 +1,14 @@
-"""Environments side by side, with the true successor of every step.
+"""Many copies of one gymnax environment, stepped side by side.
 
-The adapter speaks gymnax >= 1.0: an environment that ends is reset at once, `terminated` and `truncated` are told
-apart, and the last observation of an episode is handed over as `next_obs`, never the one after the reset. Any object
-with gymnax's `reset`, `step`, `action_space` and `default_params` will do; `gymnax.register` gives it a name.
+The adapter is for gymnax >= 1.0:
 
-It gets keys of the type that the caller passed, typed or raw, and may keep them. Shapes are asked for with typed ones.
+* When an episode ends, the environment is reset in the same step.
+* `terminated` and `truncated` are separate flags.
+* `next_obs` of the last step is the last observation of the episode. It is never the observation after the reset.
+
+Any object with gymnax's `reset`, `step`, `action_space` and `default_params` can be used. `gymnax.register` gives it a
+name. The object gets keys of the type that the caller passed, typed or raw, and may keep them in its state. Shapes are
+computed with typed keys, unless the caller's type is known.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms.environments import masked  # makes its names known
+from algorithms.environments import masked  # registers its environments
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
 from algorithms.environments.described import Finished, info_like, info_of, transition_like, with_info
@@ -29,18 +33,18 @@ from jaxrl_buffers._random.hashing import is_typed, split, unrolled
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
-KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules of classes that may get unrolled keys
-OBS_DTYPES = ("bool", "uint8")  # smaller ones than those which environments give
-NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # to see whether such a dtype can hold the observations
+KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules whose environments may get unrolled keys
+OBS_DTYPES = ("bool", "uint8")  # dtypes that take less memory than float32
+NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # random steps that test whether a dtype can hold the observations
 
 
 class EnvironmentState(NamedTuple):
-    """`N` environments in the middle of their episodes."""
+    """The state of `N` environments."""
 
     inner: PyTree  # gymnax states, leaves [N, ...]
     obs: PyTree  # [N, ...]
-    episode_return: jax.Array  # float32[N], of the episode that is under way
-    episode_length: jax.Array  # int32[N]
+    episode_return: jax.Array  # float32[N], the sum of rewards in the current episode so far
+    episode_length: jax.Array  # int32[N], the number of steps in the current episode so far
 
 
 class Environment(Component):
@@ -48,11 +52,11 @@ class Environment(Component):
 
     Args:
         env: a gymnax environment.
-        params: its parameters; leaves, so that physics can be vmapped.
-        name: what to call it.
-        action_space: what an agent may do.
-        obs_dtype: what floating-point leaves of observations are turned into; None to leave them.
-        info_names: numbers of the environment's `info` that are stored with every step; see `with_info`.
+        params: the parameters of the environment. They are leaves of the pytree, so that `vmap` over them works.
+        name: the name of the environment, for messages.
+        action_space: the space of actions.
+        obs_dtype: the dtype to which floating-point leaves of observations are converted; None leaves them unchanged.
+        info_names: names of the numbers in the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
         >>> env = make("CartPole-v1")
@@ -76,12 +80,12 @@ class Environment(Component):
 
     @property
     def max_episode_length(self) -> Scalar | None:
-        """The time limit, if the environment's parameters name one."""
+        """The time limit in the environment's parameters; None if they have none."""
         return getattr(self.params, "max_steps_in_episode", None)
 
     @property
     def goal(self) -> Goal | None:
-        """What hindsight must know, if the environment tells."""
+        """What hindsight needs; None if the environment has no goals."""
         return getattr(self.env, "goal", None)
 
     def transition(self, extras: PyTree = ()) -> Transition:
@@ -89,7 +93,7 @@ class Environment(Component):
         return transition_like(self.obs, self.action_space, with_info(extras, info_like(self.info_names)))
 
     def with_info(self, names: Sequence[str]) -> Environment:
-        """Return the same environment, whose steps hold these numbers of its `info` as `extras["info"]`.
+        """Return the same environment, which stores these numbers of its `info` with every step, as `extras["info"]`.
 
         Their means are in the metrics of a run, as `info_<name>`.
         """
@@ -111,12 +115,15 @@ class Environment(Component):
     def step(
         self, state: EnvironmentState, action: PyTree, key: jax.Array
     ) -> tuple[EnvironmentState, Transition, Finished]:
-        """Take one step in every environment, resetting those whose episode ends; consumes `key`.
+        """Take one step in every environment, and reset those whose episode ends; consumes `key`.
 
         Args:
-            state: the environments.
-            action: `[N, ...]`.
-            key: one PRNG key, or `N` of them.
+            state: the state of `N` environments.
+            action: the actions `[N, ...]`.
+            key: one PRNG key, or `N` keys.
+
+        Returns:
+            The next state, the transitions `[N, ...]`, and the episodes `[N]` that ended.
         """
         num_envs = state.episode_length.shape[0]
         keys = key if _is_batch_of_keys(key) else split(key, num_envs)
@@ -138,18 +145,20 @@ class Environment(Component):
         return after, transition, finished
 
     def _own(self, keys: jax.Array) -> jax.Array:
-        """Return the keys that the environment draws from: of the caller's type, unless it is one that we know.
+        """Return the keys that the environment draws from.
 
-        Environments of gymnax and our own ones do nothing with keys but draw from them, and none keeps one.
+        They have the caller's type, unless the environment belongs to gymnax or to this library. Those get unrolled
+        keys, which are faster. This is safe, because they only draw from keys and keep none.
         """
         env = self.env.env if isinstance(self.env, masked.Masked) else self.env
         return unrolled(keys) if type(env).__module__.startswith(KNOWN_ENVIRONMENTS) else keys
 
     def _structure(self, key: jax.ShapeDtypeStruct | None = None) -> tuple[PyTree, PyTree]:
-        """Shapes and dtypes of an observation and a state, the same ones after a reset and after a step.
+        """Return the shapes and dtypes of an observation and a state. They hold after a reset and after a step.
 
-        Some environments reset to one dtype and step to another; carried state must not change its type. Some keep
-        keys, which are of the type of `key`, by default a typed one.
+        Some environments return one dtype from `reset` and another from `step`. The state in a loop must not change its
+        type, so a dtype that fits both is chosen. Some environments keep keys in their states. These have the type of
+        `key`, by default a typed key.
         """
         key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
         action = self.action_space.example
@@ -163,13 +172,13 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
     """Return a registered gymnax environment by name.
 
     Args:
-        name: that of the environment.
-        obs_dtype: `bool` or `uint8`, in which observations take a quarter of the memory of `float32`, in the buffer and
-            on the way there; None to leave them as they are. It is for environments like those of MinAtar, whose
-            observations are zeros and ones: `bool` changes no result. `uint8` is for images of values up to 255, which
-            networks divide by 255. A dtype that cannot hold what is seen in some random steps is refused; to find out
-            takes a second or more, once.
-        **options: for the environment's constructor.
+        name: the name of the environment.
+        obs_dtype: `bool` or `uint8`, to which observations are converted. They then take a quarter of the memory of
+            `float32`, in the buffer and in the training loop. None leaves them unchanged. `bool` is for observations of
+            zeros and ones, such as those of MinAtar, and changes no result. `uint8` is for images with values up to
+            255, which networks divide by 255. Some random steps test whether the dtype can hold the observations, and
+            it is refused if it cannot. This test takes a second or more, once.
+        **options: arguments of the environment's constructor.
 
     Example:
         >>> make("Pendulum-v1").action_space
@@ -184,7 +193,7 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
     return _make(name, tuple(sorted(options.items())), obs_dtype)
 
 
-@functools.cache  # equal environments share one object, and so their compiled programs
+@functools.cache  # equal environments are one object, so they share compiled programs
 def _make(name: str, options: tuple[tuple[str, Any], ...], obs_dtype: str | None) -> Environment:
     env, params = gymnax.make(name, **dict(options))
     return wrap(env, params, name, obs_dtype)
@@ -193,12 +202,16 @@ def _make(name: str, options: tuple[tuple[str, Any], ...], obs_dtype: str | None
 def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: str | None = None) -> Environment:
     """Return a gymnax environment that is not registered, ready for training.
 
-    Its `terminated` must leave out the time limit, which is what `truncated` is for: behind a time limit there would
-    have been more to come, and agents learn how much. A step with both flags counts as terminated, so that nothing
-    follows. Runs warn if that is so of every episode that meets its limit; let `terminated` be true of what ends the
-    task alone, as gymnax does, which finds `truncated` by `is_truncated(state, params)`.
+    Its `step` must return `terminated` only where the task itself ends, and `truncated` where a time limit ends the
+    episode. After a time limit the task would have gone on, so agents add the value of the last observation. After
+    `terminated` they do not. A step with both flags counts as terminated. Runs warn if every truncated step is also
+    terminated. gymnax keeps the flags apart: it computes `truncated` by `is_truncated(state, params)`.
 
-    `obs_dtype` is as in `make`.
+    Args:
+        env: an object with gymnax's `reset`, `step`, `action_space` and `default_params`.
+        params: its parameters; None for `env.default_params`.
+        name: the name for messages; None for `env.name`.
+        obs_dtype: as in `make`.
     """
     params = env.default_params if params is None else params
     name = str(env.name) if name is None else name
@@ -211,7 +224,7 @@ def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: st
 
 
 def _check_obs_dtype(env: Environment, obs_dtype: str) -> None:
-    """Take some steps at random; refuse a dtype that does not hold what is seen."""
+    """Take some random steps, and refuse a dtype that cannot hold their observations."""
 
     def step(state: EnvironmentState, key: jax.Array) -> tuple[EnvironmentState, PyTree]:
         key_action, key_step = jax.random.split(key)
@@ -236,7 +249,7 @@ def _check_obs_dtype(env: Environment, obs_dtype: str) -> None:
 
 
 def _with_obs_dtype(leaf: Any, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a leaf of observations as they are handed on."""
+    """Return the shape and dtype of a leaf of observations after the conversion to `obs_dtype`."""
     is_changed = obs_dtype is not None and jnp.issubdtype(leaf.dtype, jnp.floating)
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(obs_dtype) if is_changed else leaf.dtype)
 
@@ -261,13 +274,13 @@ def _type_of_one(keys: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
-    """Return a shape with a dtype that both leaves have or can be cast to."""
+    """Return the shape of the leaves, and a dtype that both have or can be cast to."""
     dtype = one.dtype if one.dtype == other.dtype else jnp.promote_types(one.dtype, other.dtype)
     return jax.ShapeDtypeStruct(other.shape, dtype)
 
 
 def _cast(values: PyTree, structure: PyTree) -> PyTree:
-    """Give every leaf its dtype, and no weak type."""
+    """Cast every leaf to its dtype in `structure`, and remove weak types."""
 
     def cast(leaf: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
         return leaf if is_typed(leaf) else jax.lax.convert_element_type(leaf, like.dtype)

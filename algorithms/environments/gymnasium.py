@@ -1,4 +1,4 @@
-"""Gymnasium's environments, stepped on the host: by name, or from a function of one's own."""
+"""Gymnasium's environments, by name or from a function of the user. They are stepped on the host."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class HostEnvironment:
     """Any number of copies of one Gymnasium environment, for `train_on_host`.
 
     Args:
-        name: what to call it.
-        make_vector: `make_vector(num_envs, **options)` makes that many environments side by side; options are those of
-            `gymnasium.make`, such as `render_mode`.
-        obs: shapes and dtypes of one observation, encoded.
-        action_space: what an agent may do.
-        max_episode_length: the time limit, if it is known.
-        spaces: Gymnasium's own, of one observation and of one action.
-        make_tests: the same for evaluations, where it is another function.
-        info_names: numbers of the environment's `info` that are stored with every step; see `with_info`.
+        name: the name of the environment, for messages.
+        make_vector: `make_vector(num_envs, **options)` makes `num_envs` environments side by side. The options are
+            those of `gymnasium.make`, such as `render_mode`.
+        obs: shapes and dtypes of one encoded observation; see `encode`.
+        action_space: the space of actions.
+        max_episode_length: the largest number of steps in an episode; None if it is not known.
+        spaces: Gymnasium's spaces of one observation and of one action.
+        make_tests: like `make_vector`, for evaluations. None means `make_vector`.
+        info_names: names of the numbers in the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
         >>> from algorithms import environments
@@ -63,26 +63,26 @@ class HostEnvironment:
         return transition_like(self.obs, self.action_space, with_info(extras, info_like(self.info_names)))
 
     def with_info(self, names: Sequence[str]) -> HostEnvironment:
-        """Return the same environment, whose steps hold these numbers of its `info` as `extras["info"]`.
+        """Return the same environment, which stores these numbers of its `info` with every step, as `extras["info"]`.
 
-        Their means are in the metrics of a run, as `info_<name>`. Every step must tell them.
+        Every step must return these numbers. Their means are in the metrics of a run, as `info_<name>`.
         """
         return dataclasses.replace(self, info_names=tuple(names))
 
     def encode(self, obs: Any) -> PyTree:
-        """Return observations as Gymnasium has them, one or many, as the arrays that agents see."""
+        """Turn one or many observations of Gymnasium into the arrays that agents see."""
         return spaces.encode(self.spaces[0], obs)
 
     def decode(self, action: np.ndarray) -> np.ndarray:
-        """Return actions `[N, ...]` of an agent as Gymnasium takes them."""
+        """Turn actions `[N, ...]` of an agent into actions of Gymnasium."""
         return spaces.decode_actions(self.spaces[1], action)
 
     def start(self, num_envs: int, seed: int | None = None, **options: Any) -> Stepper:
-        """Make `N` environments, and begin their episodes if there is a seed; `options` are of `gymnasium.make`."""
+        """Make `N` environments, with options of `gymnasium.make`. If there is a seed, also begin their episodes."""
         return self._start(self.make_vector, num_envs, seed, options)
 
     def start_tests(self, num_envs: int, seed: int | None = None, **options: Any) -> Stepper:
-        """Do the same for an evaluation: in this process, also where training has processes of its own."""
+        """Make environments for an evaluation. They run in this process, even if those of training have their own."""
         return self._start(self.make_tests or self.make_vector, num_envs, seed, options)
 
     def _start(
@@ -104,18 +104,18 @@ class HostEnvironment:
 def make(
     name: str, frame_skip: int | None = None, frame_stack: int = 1, use_processes: bool = False, **options: Any
 ) -> HostEnvironment:
-    """Return an environment by the id that Gymnasium knows it by.
+    """Return the environment that is registered with Gymnasium under an id.
 
     Args:
-        name: such as `HalfCheetah-v5`, or `ALE/Pong-v5`, whose frames become gray, 84 x 84, by Gymnasium's
-            `AtariPreprocessing`.
-        frame_skip: of Atari, how many frames an action is repeated for; 4 by default.
-        frame_stack: how many observations are put together along a new last axis. Let the buffer keep them once:
-            `jb.ReplayBuffer(frames=jb.Frames(stack=4), ...)`. A transition of four frames of 84 x 84 then takes
-            84 * 84 * (1 + 1/8) = 7,938 bytes for its observations, in the place of 56,448.
-        use_processes: step every environment in a process of its own, which pays where steps are slow. Scripts then
-            need `if __name__ == "__main__":` around what they do.
-        **options: for `gymnasium.make`.
+        name: the id, such as `HalfCheetah-v5` or `ALE/Pong-v5`. Gymnasium's `AtariPreprocessing` turns the frames of
+            Atari games into gray frames of 84 x 84.
+        frame_skip: the number of frames for which an action is repeated, 4 by default. Only Atari games have it.
+        frame_stack: the number of observations that are stacked along a new last axis. A buffer with
+            `jb.ReplayBuffer(frames=jb.Frames(stack=4), ...)` stores each frame only once. The observations of a
+            transition of four frames of 84 x 84 then take 84 * 84 * (1 + 1/8) = 7,938 bytes instead of 56,448.
+        use_processes: whether to step every environment in its own process. This is faster if steps are slow. A script
+            must then have its code under `if __name__ == "__main__":`.
+        **options: arguments of `gymnasium.make`.
     """
     require_integer("environment", "frame_stack", frame_stack, 1)
     if frame_skip is not None:
@@ -128,11 +128,11 @@ def make(
     given = name, frame_skip or 4, frame_stack, use_processes
     try:
         return _make_once(*given, tuple(sorted(options.items())))
-    except TypeError:  # some value cannot be hashed; an option that is unknown is refused again
+    except TypeError:  # an option cannot be hashed; any other TypeError is raised again
         return _make(*given, options)
 
 
-@functools.cache  # looking at an environment takes up to a second
+@functools.cache  # making an environment to read its spaces takes up to a second
 def _make_once(
     name: str, frame_skip: int, frame_stack: int, use_processes: bool, options: tuple[tuple[str, Any], ...]
 ) -> HostEnvironment:
@@ -152,7 +152,7 @@ def _make(
         example = make_one()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ValueError(f"gymnasium:{name}: {_one_line(error)}{_advice(error)}") from error
-    except (TypeError, AttributeError, AssertionError) as error:  # from constructors that get what they do not know
+    except (TypeError, AttributeError, AssertionError) as error:  # constructors raise these for unknown options
         if not options:
             raise
         raise ValueError(f"gymnasium:{name} does not take {options}: {_one_line(error)}.") from error
@@ -165,7 +165,7 @@ def from_factory(
     use_processes: bool = False,
     example: gymnasium.Env[Any, Any] | None = None,
 ) -> HostEnvironment:
-    """Return the environments that a function makes, one at a time; `example` is a first one, if there is one."""
+    """Return environments from a function that makes one at a time. `example` is one that it has already made."""
     env = make_one() if example is None else example
     obs, action = spaces.structure(env.observation_space), spaces.action_space(env.action_space, name)
     limit = _time_limit(env)
@@ -187,12 +187,12 @@ def _in_processes(
     make_one: Callable[..., gymnasium.Env[Any, Any]], num_envs: int, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
     makers = [functools.partial(making.in_process, make_one, **options)] * num_envs
-    # Begun afresh: JAX has threads, and copies of a process with threads may wait for ever.
+    # Processes are spawned, not forked: JAX has threads, and a forked process with threads may hang.
     return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
 
 def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str) -> HostEnvironment:
-    """Return the environments that a function of their number makes, all at once."""
+    """Return environments from a function `make_vector(num_envs)` that makes all of them at once."""
     vector = make_vector(1)
     if not isinstance(vector, VectorEnv):
         raise ValueError(f"{name} has an argument `num_envs` and so must make a VectorEnv; it made {_kind(vector)}.")
@@ -205,7 +205,7 @@ def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str
 
 
 def refuse_obs_dtype(name: str, obs_dtype: str | None) -> None:
-    """Refuse another dtype for observations of an environment on the host."""
+    """Refuse an `obs_dtype` for an environment on the host."""
     if obs_dtype is not None:
         raise ValueError(
             f"environment(obs_dtype={obs_dtype!r}): observations of {name} are stored as they come; leave it out."
@@ -221,10 +221,10 @@ def _require_atari() -> None:
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Return the time limit that an environment was registered with, or that a wrapper around it has."""
+    """Return the time limit from the registration of an environment, or from a wrapper around it."""
     spec = env.spec
     if spec is not None:
-        # Of Atari: never fewer frames than steps.
+        # Atari games limit the number of frames, which is at least the number of steps.
         return spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode")
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):

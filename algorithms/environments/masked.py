@@ -1,6 +1,7 @@
-"""Tasks that need a memory: environments that hide a part of their observations.
+"""Tasks that need a memory: environments that hide some components of their observations.
 
-Importing this file makes `MaskedCartPole-v1` and `MaskedPendulum-v1` known to gymnax: positions without velocities.
+Importing this file registers `MaskedCartPole-v1` and `MaskedPendulum-v1` with gymnax. They show positions, and hide
+velocities.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from jaxrl_buffers.types import PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Masked(environment.Environment[Any, Any]):
-    """An environment of which only some components of the observation are seen.
+    """An environment that shows only some components of the observations of another environment.
 
     Args:
         env: a gymnax environment with vectors as observations.
-        kept: the components that are left.
+        kept: the indices of the components that agents see.
 
     Example:
         >>> from algorithms import environments
@@ -49,7 +50,7 @@ class Masked(environment.Environment[Any, Any]):
         return self.env.default_params
 
     def step_env(self, key: jax.Array, state: PyTree, action: PyTree, params: Any) -> Any:
-        """Take a step, and hide the rest of what follows."""
+        """Take a step, and return only the components in `kept` of the next observation."""
         obs, *others = self.env.step_env(key, state, action, params)
         return self._mask(obs), *others
 
@@ -59,29 +60,29 @@ class Masked(environment.Environment[Any, Any]):
         return self._mask(obs), state
 
     def is_truncated(self, state: PyTree, params: Any) -> jax.Array:
-        """Whether the time is up."""
+        """Return whether the time limit is reached."""
         return self.env.is_truncated(state, params)
 
     def get_obs(self, state: PyTree, params: Any = None, key: Any = None) -> jax.Array:
-        """Return the components that are seen."""
+        """Return the components in `kept` of the observation."""
         return self._mask(self.env.get_obs(state, params, key))
 
     @property
     def name(self) -> str:
-        """That of the environment inside, marked."""
+        """The name of the environment inside, with `Masked` before it."""
         return f"Masked{self.env.name}"
 
     @property
     def num_actions(self) -> int:
-        """As many as the environment inside has."""
+        """The number of actions of the environment inside."""
         return self.env.num_actions
 
     def action_space(self, params: Any = None) -> Any:
-        """That of the environment inside."""
+        """Return the space of actions of the environment inside."""
         return self.env.action_space(params)
 
     def observation_space(self, params: Any = None) -> spaces.Box:
-        """The bounds of the components that are seen."""
+        """Return the space of observations, with the bounds of the components in `kept`."""
         space = self.env.observation_space(params)
         low, high = (self._mask(jnp.broadcast_to(bound, space.shape)) for bound in (space.low, space.high))
         return spaces.Box(low, high, (len(self.kept),), space.dtype)

@@ -1,9 +1,9 @@
-"""One name space for all environments.
+"""The names of all environments.
 
-* `CartPole-v1`: registered with gymnax.
-* `gymnasium:HalfCheetah-v5`: registered with Gymnasium; stepped on the host.
-* `brax:ant`: of Brax.
-* `my_module:make_env`: what a function of one's own returns; see `custom`.
+* `CartPole-v1`: an environment that is registered with gymnax. It runs inside the compiled program.
+* `gymnasium:HalfCheetah-v5`: an environment that is registered with Gymnasium. It is stepped on the host.
+* `brax:ant`: an environment of Brax. It runs inside the compiled program.
+* `my_module:make_env`: the environment that a function of the user returns; see `custom`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
     """Return an environment by name.
 
     Args:
-        name: see the list at the top of this module.
-        obs_dtype: of environments inside the compiled program, `bool` or `uint8`, in which observations take a quarter
-            of the memory of `float32`; None to leave them as they are. See `environment.make`.
-        **options: for the environment's constructor; see the `make` of `gymnasium` and `brax`.
+        name: such as `CartPole-v1`, `gymnasium:HalfCheetah-v5`, `brax:ant` or `my_module:make_env`; see the top of this
+            module.
+        obs_dtype: `bool` or `uint8`, to which observations are converted. They then take a quarter of the memory of
+            `float32`. Only environments inside the compiled program have this option. None leaves observations
+            unchanged. See `environment.make`.
+        **options: arguments of the environment's constructor. `gymnasium.make` and `brax.make` list further ones.
 
     Example:
         >>> make("Pendulum-v1").action_space

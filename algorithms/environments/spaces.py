@@ -1,4 +1,4 @@
-"""Action spaces: static, hashable descriptions of what an agent may do."""
+"""Action spaces: static, hashable descriptions of the actions of an environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Discrete(NamedTuple):
         return self.of_uniform(jax.random.uniform(unrolled(key), (num_envs,), jnp.float32))
 
     def of_uniform(self, uniform: jax.Array) -> jax.Array:
-        """Turn numbers in `[0, 1)` into actions; one draw less to compile than `jax.random.randint`."""
+        """Turn uniform numbers in `[0, 1)` into actions. This compiles faster than `jax.random.randint`."""
         return jnp.minimum((uniform * self.num_actions).astype(jnp.int32), self.num_actions - 1)
 
     @property
@@ -40,7 +40,7 @@ class Discrete(NamedTuple):
 class Box(NamedTuple):
     """Vectors between two bounds, which may differ from component to component.
 
-    Agents think in `[-1, 1]`; `scale` and `normalize` translate.
+    Agents work with actions in `[-1, 1]`. `scale` maps these to the bounds, and `normalize` maps them back.
 
     Example:
         >>> space = Box(low=(-2.0, 0.0), high=(2.0, 1.0))
@@ -53,7 +53,7 @@ class Box(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many components an action has."""
+        """The number of components of an action."""
         return len(self.low)
 
     @property

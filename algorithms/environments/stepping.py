@@ -1,11 +1,13 @@
-"""Environments of Gymnasium in the middle of their episodes, with the true successor of every step.
+"""Steps in environments of Gymnasium, with the correct `next_obs` at the ends of episodes.
 
-Whatever a vector of environments does about the end of an episode, a row holds the last observation of its episode as
-`next_obs`, never the first one of the next, and no row is a mere reset:
+A row is one stored step. In the last row of an episode, `next_obs` is the last observation of the episode. It is never
+the first observation of the next episode. A step that only resets an environment is not a row. Gymnasium's vectors of
+environments end episodes in one of three ways:
 
-* `SAME_STEP`: a vector resets in the step that ends an episode; the last observation is in `info["final_obs"]`.
-* `DISABLED`: it does not reset; we do, with `reset_mask`. Vectors that we make ourselves are of this kind.
-* `NEXT_STEP`: the step after the end is a reset, whatever the action. Such a step is marked, and is no row.
+* `SAME_STEP`: the vector resets in the step that ends an episode. The last observation is in `info["final_obs"]`.
+* `DISABLED`: the vector does not reset. `Stepper` resets it, with `reset_mask`. Vectors made by this library are of
+  this kind.
+* `NEXT_STEP`: the step after the end is a reset, and ignores the action. `Stepped.is_row` is False for such a step.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from jaxrl_buffers.types import PyTree, Transition
 
 
 class Stepped(NamedTuple):
-    """One step of `N` environments, all arrays NumPy's."""
+    """One step of `N` environments. All arrays are NumPy arrays."""
 
     transition: Transition  # [N, ...]
     finished: Finished  # [N]
-    is_row: np.ndarray  # bool[N]; False where the step was a mere reset
+    is_row: np.ndarray  # bool[N]; False where the step was only a reset
 
 
 class Stepper:
-    """`N` environments in the middle of their episodes.
+    """`N` environments of Gymnasium, with the state of their episodes. Call `reset` before the first `step`.
 
     Args:
         vector: the environments.
-        name: what to call them.
-        info_names: numbers of the environments' `info` that are stored with every step.
+        name: their name, for messages.
+        info_names: names of the numbers in the environments' `info` that are stored with every step.
 
     Attributes:
-        obs: what to act on next, `[N, ...]`.
+        obs: the current observations `[N, ...]`, for which an agent chooses the next actions.
     """
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
@@ -52,11 +54,11 @@ class Stepper:
             )
 
     def reset(self, seed: int | list[int]) -> None:
-        """Begin new episodes everywhere; environment `i` gets the seed `seed + i`, or the one of its own."""
-        vector: Any = self._vector  # whose type has one seed, but Gymnasium's own vectors take many
+        """Begin new episodes everywhere. Environment `i` gets the seed `seed + i`, or `seed[i]` if `seed` is a list."""
+        vector: Any = self._vector  # its type allows one seed only, but Gymnasium's own vectors accept a list
         obs, _ = vector.reset(seed=seed)
         self.obs = self._encode(obs)
-        self._is_reset = np.zeros(self.num_envs, bool)  # where the next step will be a reset
+        self._is_reset = np.zeros(self.num_envs, bool)  # where the next step is only a reset
         self._return, self._length = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32)
 
     def step(self, action: np.ndarray) -> Stepped:
@@ -83,7 +85,7 @@ class Stepper:
         self._vector.close()
 
     def _across_the_end(self, obs: PyTree, ended: np.ndarray, info: dict[str, Any]) -> tuple[PyTree, PyTree]:
-        """Return the last observations of episodes, and what to act on next, given what a step returned."""
+        """Return `next_obs` of a step that ended episodes, and the observations for the next actions."""
         if self._mode == AutoresetMode.SAME_STEP:
             last = jax.tree.map(np.copy, obs)
             for index in np.flatnonzero(ended):
@@ -95,7 +97,7 @@ class Stepper:
         return obs, obs
 
     def _count(self, reward: np.ndarray, ended: np.ndarray, is_row: np.ndarray) -> Finished:
-        """Sum up the episodes; return those that ended."""
+        """Add a step to the returns and lengths of all episodes, and return the episodes that ended."""
         self._return += np.where(is_row, reward, np.float32(0))
         self._length += is_row
         finished: Any = ended, np.where(ended, self._return, 0), np.where(ended, self._length, 0)
@@ -103,16 +105,16 @@ class Stepper:
         return Finished(*finished)
 
     def _encode(self, obs: Any) -> PyTree:
-        # Vectors may hand out the same memory again and again.
+        # Copied, because vectors may return the same memory in every step.
         return jax.tree.map(np.array, spaces.encode(self._space, obs))
 
 
 def _put(values: PyTree, index: int, value: PyTree) -> None:
-    """Write one observation into an array of many."""
+    """Write one observation into arrays of many observations."""
     for leaf, new in zip(jax.tree.leaves(values), jax.tree.leaves(value), strict=True):
         leaf[index] = new
 
 
 def _like(flags: np.ndarray, leaf: np.ndarray) -> np.ndarray:
-    """Return flags `[N]` with as many axes as a leaf."""
+    """Return flags `[N]` with trailing axes of size 1, as many axes as a leaf has."""
     return flags.reshape(-1, *[1] * (leaf.ndim - 1))

@@ -31,7 +31,7 @@ class Plan:
     A `total_steps` that does not satisfy this equation is refused. The error names the nearest one that does.
 
     Offline updates come before all of this. They learn from rows that are stored already, such as a data set, and take
-    no steps. Each offline update counts as an iteration that is not in the equation. With offline updates, the first
+    no steps. Each offline update counts as one iteration, in addition to those above. With offline updates, the first
     steps are taken by the agent's policy instead of at random. With `total_steps=0` there are only offline updates.
 
     Numbers that are left out, and numbers of a preset, are suggestions. They are rounded up to fit the numbers that the

@@ -1,8 +1,8 @@
-"""Environments with goals, in gymnax's interface, one file each; importing them makes their names known to gymnax.
+"""Environments with goals, in gymnax's interface, one in each file. Importing this package registers them with gymnax.
 
-Observations are dicts of float32 vectors, with the keys that goal environments of gymnasium have: `observation`,
-`achieved_goal` and `desired_goal`. A step is worth -1, or 0 when it reaches the goal, which ends the task. What
-hindsight needs to know is an environment's `goal`.
+Observations are dicts of float32 vectors. They have the same keys as Gymnasium's environments with goals:
+`observation`, `achieved_goal` and `desired_goal`. The reward of a step is -1, or 0 if the step reaches the goal.
+Reaching the goal ends the episode. The attribute `goal` of an environment holds what hindsight needs; see `Goal`.
 """
 
 from algorithms.environments._gymnax import gymnax

@@ -1,7 +1,8 @@
-"""Flip bits, one a step, until they are those of the goal.
+"""A task with goals: flip one bit in each step, until all bits equal those of the goal.
 
-With n bits there are 2^n goals, and random actions practically never reach the one that is asked for: without hindsight
-there is nothing to learn from. Andrychowicz et al., Hindsight Experience Replay, https://arxiv.org/abs/1707.01495
+With n bits there are 2^n goals, and random actions almost never reach the desired one. So almost all rewards are -1,
+and there is nothing to learn from without hindsight. Andrychowicz et al., Hindsight Experience Replay,
+https://arxiv.org/abs/1707.01495
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from algorithms.environments.goals.goal import Goal, reward, with_goal
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Transition
 
-SIZES = (5, 10, 15, 20, 25, 30, 40, 50)  # known by name, such as BitFlip15-v0
+SIZES = (5, 10, 15, 20, 25, 30, 40, 50)  # numbers of bits that are registered by name, such as BitFlip15-v0
 
 
 @struct.dataclass
 class BitFlipState:
-    """The bits as they are and as they should be."""
+    """The current bits and the goal."""
 
     time: jax.Array  # int32[]
     bits: jax.Array  # float32[n], 0 or 1
@@ -31,7 +32,7 @@ class BitFlipState:
 
 
 def is_reached(bits: jax.Array, goal: jax.Array) -> jax.Array:
-    """Tell whether all bits `[n]` are those of the goal."""
+    """Return whether all bits `[n]` equal those of the goal."""
     return jnp.all(bits == goal)
 
 
@@ -42,10 +43,12 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 @dataclasses.dataclass(frozen=True)
 class BitFlip(environment.Environment[Any, Any]):
-    """`n` bits, `n` actions, a goal drawn uniformly, and `n` steps to reach it: -1 a step, 0 for the one that does.
+    """`n` bits, `n` actions, and at most `n` steps to reach a goal that is drawn uniformly.
+
+    Action `i` flips bit `i`. The reward is -1, or 0 for the step that reaches the goal.
 
     Args:
-        num_bits: `n`.
+        num_bits: `n`, the number of bits.
 
     Example:
         >>> from algorithms import environments
@@ -63,11 +66,11 @@ class BitFlip(environment.Environment[Any, Any]):
 
     @property
     def default_params(self) -> environment.EnvParams:
-        """The time limit."""
+        """The parameters, which hold the time limit of `n` steps."""
         return environment.EnvParams(max_steps_in_episode=self.num_bits)
 
     def step_env(self, key: jax.Array, state: BitFlipState, action: Any, params: environment.EnvParams) -> Any:
-        """Flip one bit."""
+        """Flip the bit with the index `action`."""
         bits = jnp.where(jnp.arange(self.num_bits) == action, 1 - state.bits, state.bits)
         state = BitFlipState(state.time + 1, bits, state.goal)
         reached = is_reached(bits, state.goal)
@@ -80,24 +83,24 @@ class BitFlip(environment.Environment[Any, Any]):
         return self.get_obs(state), state
 
     def get_obs(self, state: BitFlipState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
-        """Return the bits, which are also what is achieved, and the goal."""
+        """Return the bits as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
         return {"observation": state.bits, "achieved_goal": state.bits, "desired_goal": state.goal}
 
     @property
     def name(self) -> str:
-        """The name under which it is known."""
+        """The name of the environment."""
         return f"BitFlip{self.num_bits}-v0"
 
     @property
     def num_actions(self) -> int:
-        """One for each bit."""
+        """The number of actions, one for each bit."""
         return self.num_bits
 
     def action_space(self, params: Any = None) -> spaces.Discrete:
-        """Which bit to flip."""
+        """Return the space of actions: the index of the bit to flip."""
         return spaces.Discrete(self.num_bits)
 
     def observation_space(self, params: Any = None) -> spaces.Dict:
-        """Vectors of bits."""
+        """Return the space of observations: three vectors of bits."""
         bits = spaces.Box(0.0, 1.0, (self.num_bits,))
         return spaces.Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})

@@ -1,4 +1,4 @@
-"""What hindsight must know about an environment, and what goal environments have in common."""
+"""What hindsight needs from an environment, and the shared parts of environments with goals."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 
 
 class Goal(NamedTuple):
-    """How another goal is put into a transition.
+    """How to replace the goal of a transition.
 
-    Any gymnax environment with such an attribute `goal` can be learned in hindsight.
+    Hindsight works with any gymnax environment that has an attribute `goal` of this type.
 
     Args:
-        achieved: where the goal that a step achieved is found, such as `"next_obs.achieved_goal"`.
+        achieved: the path in a transition to the goal that the step achieved, such as `"next_obs.achieved_goal"`.
         relabel: `relabel(transition, goal) -> transition` for one unbatched transition; see `jaxrl_buffers.Hindsight`.
     """
 
@@ -29,11 +29,11 @@ class Goal(NamedTuple):
 
     @staticmethod
     def is_reached(returns: Array, lengths: Array) -> Array:
-        """Tell in which episodes the goal was reached: those in which not every step was worth -1.
+        """Return in which episodes the goal was reached. In these episodes, not every step had the reward -1.
 
         Args:
             returns: sums of rewards, any shape.
-            lengths: numbers of steps, the same shape.
+            lengths: numbers of steps, of the same shape.
         """
         return returns > -lengths
 
@@ -44,9 +44,14 @@ def reward(reached: jax.Array) -> jax.Array:
 
 
 def with_goal(transition: Transition, goal: jax.Array, reached: jax.Array) -> Transition:
-    """Return an unbatched transition with another goal, which it reaches or not.
+    """Return an unbatched transition with another goal, and with the reward and `terminated` that belong to it.
 
-    It also takes its place in `next_obs`, from which targets are bootstrapped.
+    The goal is replaced in `obs` and in `next_obs`, because targets depend on the value of `next_obs`.
+
+    Args:
+        transition: one transition.
+        goal: the new goal.
+        reached: `bool[]`, whether the step reaches the new goal.
     """
     return transition._replace(
         obs={**transition.obs, "desired_goal": goal},

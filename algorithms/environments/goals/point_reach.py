@@ -1,4 +1,4 @@
-"""Drive a point in the plane to a small region that is somewhere else in every episode."""
+"""A task with goals: move a point in the plane to a small region, whose place is random in every episode."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from algorithms.environments._gymnax import environment, spaces
 from algorithms.environments.goals.goal import Goal, reward, with_goal
 from jaxrl_buffers.types import Transition
 
-RADIUS = 0.05  # of the region that counts as the goal
+RADIUS = 0.05  # the radius of the region that counts as the goal
 SPEED = 0.1  # how far an action of 1 moves the point in a step, along each axis
 
 
 @struct.dataclass
 class PointReachState:
-    """Where the point is and where it should be, both in the square from -1 to 1."""
+    """The position of the point and the goal, both in the square from -1 to 1."""
 
     time: jax.Array  # int32[]
     position: jax.Array  # float32[2]
@@ -27,7 +27,7 @@ class PointReachState:
 
 
 def is_reached(position: jax.Array, goal: jax.Array) -> jax.Array:
-    """Tell whether a position `[2]` is in the region around the goal."""
+    """Return whether a position `[2]` is in the region around the goal `[2]`."""
     return jnp.sum((position - goal) ** 2) <= RADIUS**2
 
 
@@ -38,9 +38,10 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 @dataclasses.dataclass(frozen=True)
 class PointReach(environment.Environment[Any, Any]):
-    """Start and goal drawn uniformly from the square, 50 steps to get there: -1 a step, 0 for the one that does.
+    """A point has at most 50 steps to reach a goal. Start and goal are drawn uniformly from the square.
 
-    An action is a velocity. The region is smaller than a step, so one has to slow down in order to hit it.
+    The reward is -1, or 0 for the step that reaches the goal. An action is a velocity. The region around the goal is
+    smaller than the largest step, so the point must slow down to hit it.
 
     Example:
         >>> from algorithms import environments
@@ -52,11 +53,11 @@ class PointReach(environment.Environment[Any, Any]):
 
     @property
     def default_params(self) -> environment.EnvParams:
-        """The time limit."""
+        """The parameters, which hold the time limit of 50 steps."""
         return environment.EnvParams(max_steps_in_episode=50)
 
     def step_env(self, key: jax.Array, state: PointReachState, action: Any, params: environment.EnvParams) -> Any:
-        """Move the point; walls stop it."""
+        """Move the point. It stops at the sides of the square."""
         position = jnp.clip(state.position + SPEED * jnp.clip(action, -1, 1), -1, 1)
         state = PointReachState(state.time + 1, position, state.goal)
         reached = is_reached(position, state.goal)
@@ -69,19 +70,19 @@ class PointReach(environment.Environment[Any, Any]):
         return self.get_obs(state), state
 
     def get_obs(self, state: PointReachState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
-        """Return the position, which is also what is achieved, and the goal."""
+        """Return the position as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
         return {"observation": state.position, "achieved_goal": state.position, "desired_goal": state.goal}
 
     @property
     def name(self) -> str:
-        """The name under which it is known."""
+        """The name of the environment."""
         return "PointReach-v0"
 
     def action_space(self, params: Any = None) -> spaces.Box:
-        """A velocity."""
+        """Return the space of actions: velocities."""
         return spaces.Box(-1.0, 1.0, (2,))
 
     def observation_space(self, params: Any = None) -> spaces.Dict:
-        """Points of the square."""
+        """Return the space of observations: three points in the square."""
         point = spaces.Box(-1.0, 1.0, (2,))
         return spaces.Dict({"observation": point, "achieved_goal": point, "desired_goal": point})
