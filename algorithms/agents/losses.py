@@ -128,7 +128,7 @@ def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) ->
 
 
 def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: jax.Array) -> jax.Array:
-    """Return `-log_alpha * (log pi(a | s) + H)`. Its gradient raises the temperature while the entropy is below `H`.
+    """Return `-log_alpha * (log pi(a | s) + H)`. A gradient step raises `alpha` while the entropy is below `H`.
 
     Soft actor-critic: Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, equation 18, with `log_alpha` instead
     of `alpha`, as in the authors' code.
