@@ -1,4 +1,4 @@
-"""Environments that are acted in, and threads that do so."""
+"""Collecting rows: environments together with the memory of the agent that acts in them, and threads for this work."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ from jaxrl_buffers.types import PyTree
 
 
 class Act(Protocol):
-    """What decides about actions."""
+    """The function that chooses actions."""
 
     def __call__(
         self, obs: PyTree, carry: PyTree, is_fresh: np.ndarray, number: np.int32, /
     ) -> tuple[PyTree, PyTree, PyTree]:
-        """Return actions, what is remembered and extras, for the step of a number; `is_fresh` where episodes begin."""
+        """Return actions, the new carry and extras.
+
+        Args:
+            obs: observations `[N, ...]`.
+            carry: what acting remembers.
+            is_fresh: `bool[N]`, True where an episode begins.
+            number: the number of the step.
+        """
         ...
 
 
 class Collector:
-    """Environments with what acting remembers and the rows that wait.
+    """Environments, what acting in them remembers, and the rows that were collected but not yet taken.
 
     Args:
         steps: the environments.
@@ -46,7 +53,7 @@ class Collector:
         self._forget()
 
     def collect(self, act: Act, num_rows: int) -> tuple[Transition, Finished]:
-        """Return `K` rows of every environment."""
+        """Step until every environment has `K = num_rows` rows, and return them with the episodes that finished."""
         number = 0
         while len(self._rows) < num_rows:
             action, self._carry, extras = act(self.steps.obs, self._carry, self._is_fresh, np.int32(number))
@@ -64,7 +71,7 @@ class Collector:
 
 
 class Worker:
-    """A thread that does one task after the other; faster to hand over to than one of `concurrent.futures`.
+    """A thread that does one task after the other. It gets tasks faster than a thread of `concurrent.futures`.
 
     Args:
         name: of the thread.
@@ -77,11 +84,11 @@ class Worker:
         self._thread.start()
 
     def begin(self, task: Callable[[], Any]) -> None:
-        """Begin a task. For every one that is begun, `result` must be asked for before `close`, or it is lost."""
+        """Begin a task. Call `result` once for every task before `close`, or its result is lost."""
         self._tasks.put(task)
 
     def result(self) -> Any:
-        """Wait for the oldest task, and return its result, or raise its error."""
+        """Wait for the oldest task, then return its result or raise its error."""
         value, error = self._results.get()
         if error is not None:
             error.add_note(f"This came from the thread {self._thread.name!r}.")
@@ -89,7 +96,7 @@ class Worker:
         return value
 
     def close(self) -> None:
-        """End the thread, after what it does now."""
+        """End the thread when its present task is done."""
         self._tasks.put(None)
         self._thread.join()
 
@@ -97,6 +104,6 @@ class Worker:
         while (task := self._tasks.get()) is not None:
             try:
                 answer = task(), None
-            except BaseException as error:  # whatever it is, whoever waits must hear of it
+            except BaseException as error:  # any error must reach the thread that waits for the result
                 answer = None, error
             self._results.put(answer)

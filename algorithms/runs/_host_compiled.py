@@ -1,7 +1,7 @@
 """The compiled parts of training on the host, for one seed or for many side by side.
 
-Arrays that come from environments have one axis for all of them, those of the first seed first. States have an axis of
-seeds in front if there is more than one.
+Arrays that come from environments have one axis for the environments of all seeds, beginning with those of the first
+seed. States have a leading axis of seeds if there is more than one seed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
 
-LAST = 2**31 - 1  # no iteration has this number, nor a split so many keys
-Policy = list[jax.Array]  # those leaves of an agent's state that acting reads
+LAST = 2**31 - 1  # larger than the number of any iteration, and of the keys of any split
+Policy = list[jax.Array]  # the leaves of an agent's state that acting reads
 Part = tuple[Transition, Finished]  # the rows of one actor, leaves [K, S n, ...]
 FLAG: Any = jax.ShapeDtypeStruct((), jnp.bool_)
 
 
 class HostCompiled:
-    """Acting, learning and what is around them.
+    """The compiled functions of training on the host: beginning, acting, storing, learning, testing.
 
     Args:
         agent: the algorithm.
         buffer: what is learned from.
         env: the environment.
         plan: how much is collected and learned.
-        num_actors: in how many parts the environments are stepped.
+        num_actors: the number of threads that step the environments, each an equal part of them.
         num_seeds: `S`; None for one seed, without an axis.
     """
 
@@ -65,20 +65,20 @@ class HostCompiled:
         self.fold_in = jax.jit(self._over_seeds(fold_in, (0, None)))
         self.warm_up_keys = jax.jit(self._over_seeds(self._warm_up_keys))
         self.seeds = jax.jit(self._over_seeds(lambda key: jax.random.bits(key, dtype=jnp.uint32) >> 1))
-        # What acting reads of an agent's state, in memory of its own, as the state is given away to `learn`.
+        # Copies what acting reads of an agent's state, because `learn` takes over the memory of the state itself.
         self.policy = jax.jit(lambda agent_state: [jnp.copy(leaf) for leaf in self._read_by_acting(agent_state)])
         self.act = jax.jit(self._act)
         self.act_first = jax.jit(self._act_first, static_argnames="is_random")
         self.store = jax.jit(self._store, donate_argnums=0)
         self.key_of_first_steps = jax.jit(self._over_seeds(loop.key_of_first_steps))
         self.learn_offline = jax.jit(self._learn_offline, static_argnums=1, donate_argnums=0)
-        self.learn = jax.jit(self._learn, donate_argnums=0)  # the key apart: actors still read it
+        self.learn = jax.jit(self._learn, donate_argnums=0)  # without the key: actors still read it
         self.test = jax.jit(self._test, static_argnames="deterministic")
         self.read = jax.jit(self._over_seeds(lambda state: loop.read_metrics(state, plan)[1]))
         self.stats = jax.jit(self._over_seeds(self._stats))
 
     def compile(self) -> None:
-        """Compile acting and learning now; otherwise the first iterations would wait for it."""
+        """Compile acting and learning now. Without this, the first iterations would compile them."""
         num_envs, num_rows = self._plan.num_envs // self._num_actors, self._plan.update_every // self._plan.num_envs
         axis, seeds = (num_envs * (self._num_seeds or 1),), () if self._num_seeds is None else (self._num_seeds,)
         number: Any = jax.ShapeDtypeStruct((), jnp.int32)
@@ -95,10 +95,10 @@ class HostCompiled:
         self.learn.lower(state, key, [(rows, finished)] * self._num_actors).compile()
 
     def shapes(self, key: jax.Array) -> TrainState:
-        """Return the shapes and dtypes of states, given the keys that `begin` is given."""
+        """Return the shapes and dtypes of states; `key` is as for `begin`."""
 
         def begin(key: jax.Array) -> TrainState:
-            # The other parts of a mixture hold something before the run.
+            # The other parts of a mixture hold data before the run begins.
             stored = self._buffer.init(self._env.transition()) if isinstance(self._buffer, Mixture) else None
             return self._begin(key, stored)[0]
 
@@ -137,13 +137,13 @@ class HostCompiled:
         """Return the state before any step, and the keys of the environments and of the first steps."""
         key_agent, key_env, key_warmup, key_train = split(key, 4)
         agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
-        agent_state = jax.tree.map(jnp.copy, agent_state)  # which stays with whoever gave it
+        agent_state = jax.tree.map(jnp.copy, agent_state)  # the caller keeps the original
         state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
         names = loop.metric_names(state, agent, buffer, env, plan)
         return state._replace(sums=state.sums.with_names(names)), key_env, key_warmup
 
     def _warm_up_keys(self, key: jax.Array) -> jax.Array:
-        """Return a key for every row that is collected before learning, as `loop.init` has them."""
+        """Return a key for every row that is collected before learning, the same keys as in `loop.init`."""
         return split(split(key)[0], (self._plan.start_steps // self._plan.num_envs, 1))[:, 0]
 
     def _adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
@@ -151,11 +151,11 @@ class HostCompiled:
         return loop.taken_over(key, agent_state, buffer_state, iteration, *parts)[0]
 
     def _mark_break(self, buffer_state: PyTree) -> PyTree:
-        # A rollout was used up in its iteration.
+        # A rollout is empty here: its rows were used up in their iteration.
         return buffer_state if isinstance(self._buffer, Rollout) else self._buffer.mark_break(buffer_state)
 
     def _stats(self, state: TrainState) -> Metrics:
-        # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+        # A rollout is empty between chunks: its rows are used up in their iteration.
         return self._buffer.stats(state.buffer) if isinstance(self._buffer, ReplayBuffer) else {}
 
     def _act(
@@ -190,7 +190,7 @@ class HostCompiled:
         number: jax.Array,
         is_random: bool,
     ) -> tuple[PyTree, PyTree, PyTree]:
-        """Act in the first steps, by chance or as the agent does; extras and carry are those of the agent."""
+        """Act in the first steps, randomly or as the agent does; extras and carry are always those of the agent."""
 
         def of_seed(agent_state: PyTree, keys: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
             key = self._step_key(keys, number, actor)
@@ -212,14 +212,14 @@ class HostCompiled:
         return self._agent.act(agent_state, obs, carry, key)
 
     def _step_key(self, keys: jax.Array, number: jax.Array, actor: jax.Array) -> jax.Array:
-        """Return the key of a step; more steps than there are keys are needed where some are mere resets."""
+        """Return the key of a step. There may be more steps than keys, because steps that only reset add no rows."""
         late, index = jnp.divmod(number, keys.shape[0])
         key = keys[index]
         key = jnp.where(late == 0, key, fold_in(key, LAST - late))
         return key if self._num_actors == 1 else fold_in(key, actor)
 
     def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, Policy]:
-        """Learn from the rows of all actors; `state` is without its key."""
+        """Learn from the rows of all actors. The key of `state` is passed separately, as `key`."""
 
         def of_seed(state: Any, key: jax.Array, chunk: Transition, finished: Finished) -> tuple[Any, Policy]:
             keys = iteration_keys(fold_in(key, state.iteration), self._plan)
@@ -236,8 +236,8 @@ class HostCompiled:
         return self._over_seeds(of_seed)(state)
 
     def _store(self, state: TrainState, step: jax.Array, parts: list[Part]) -> TrainState:
-        """Keep the rows of all actors; `state` is without its key."""
-        buffer: Any = self._buffer  # no rollout: those have no warm-up
+        """Add the rows of all actors to the buffer; `state` has no key."""
+        buffer: Any = self._buffer  # never a rollout, because rollouts have no warm-up
 
         def of_seed(state: TrainState, chunk: Transition) -> TrainState:
             return loop.store(state, chunk, step, self._agent, buffer, self._plan)
@@ -264,7 +264,7 @@ class HostCompiled:
         return [leaf for leaf, is_read in zip(leaves, self._is_read, strict=True) if is_read]
 
     def _state_of(self, policy: Policy) -> PyTree:
-        """Return an agent's state that is good for acting, given what that reads of it."""
+        """Return a state of the agent that is sufficient for acting, made from the leaves that acting reads."""
         structure, rest = self._agent_structure, iter(policy)
         leaves, tree = jax.tree.flatten(structure)
         filled = [
@@ -281,7 +281,7 @@ class HostCompiled:
 
     @functools.cached_property
     def _is_read(self) -> list[bool]:
-        """Which leaves of an agent's state acting reads; the others need not be kept while it is given away."""
+        """Whether acting reads each leaf of an agent's state; only those leaves are copied for the actors."""
 
         def act(agent_state: PyTree, obs: PyTree) -> PyTree:
             obs = jax.tree.map(lambda leaf: leaf[None], obs)

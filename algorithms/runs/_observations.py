@@ -1,4 +1,4 @@
-"""Observations as people have them, made ready for a compiled program."""
+"""Converts the observations that users pass in to what a compiled program takes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Observations:
 
     def __init__(self, env: Described):
         self._env = env
-        self._likes, self._structure = jax.tree.flatten(env.obs)  # once: to find them out takes milliseconds
+        self._likes, self._structure = jax.tree.flatten(env.obs)  # done once, as it takes milliseconds
 
     def batched(self, obs: PyTree) -> tuple[PyTree, bool]:
-        """Return observations `[N, ...]` of the dtypes that agents see, and whether it was a single one.
+        """Return observations `[N, ...]` with the dtypes that agents see, and whether a single observation was given.
 
         Raises:
-            ValueError: when they are not those of the environment.
+            ValueError: when the observations do not fit the environment.
         """
         env = self._env
         try:
@@ -53,7 +53,7 @@ class Observations:
 
 
 def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
-    """Return a leaf of the right dtype; refuse one whose values would be others in it."""
+    """Return a leaf cast to the right dtype; refuse a leaf whose values the cast would change."""
     leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if leaf.dtype == like.dtype:
         return leaf

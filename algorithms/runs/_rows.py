@@ -11,10 +11,11 @@ from jaxrl_buffers.types import PyTree
 
 
 class Rows:
-    """Rows of `N` environments in order of time, until there are enough of every one for a chunk.
+    """A queue of rows of `N` environments, in order of time.
 
-    An environment whose step was a mere reset adds none. The rows of the others then wait in line for its next one, so
-    that chunks are whole. As many wait as the numbers of episodes differ.
+    Rows are taken out once every environment has enough of them for a chunk. A step that only resets an environment
+    adds no row for it. The rows of the other environments then wait until it has as many. The number of waiting rows is
+    the difference between the numbers of episodes.
 
     Args:
         num_envs: `N`.
@@ -25,7 +26,12 @@ class Rows:
         self.clear()
 
     def add(self, row: PyTree, is_row: np.ndarray) -> None:
-        """Append a row, leaves `[N, ...]` in memory that nobody changes any more, where `is_row` `bool[N]`."""
+        """Append a row for the environments in which `is_row` is True.
+
+        Args:
+            row: leaves `[N, ...]`, which the caller must not change later.
+            is_row: `bool[N]`.
+        """
         leaves, self._structure = jax.tree.flatten(row)
         self._steps.append(leaves)
         self._is_left.append(is_row)
@@ -33,11 +39,11 @@ class Rows:
         self._is_even = self._is_even and bool(is_row.all())
 
     def __len__(self) -> int:
-        """How many rows there are of every environment."""
+        """Return how many rows every environment has."""
         return len(self._steps) if self._is_even else int(self._counts.min())
 
     def take(self, num_rows: int) -> PyTree:
-        """Take away and return the oldest rows `[K, N, ...]`, in memory that nobody changes."""
+        """Remove and return the oldest rows `[K, N, ...]`; their memory is not changed afterwards."""
         if not self._is_even:
             return jax.tree.unflatten(self._structure, self._take_uneven(num_rows))
         taken, self._steps = self._steps[:num_rows], self._steps[num_rows:]
@@ -51,7 +57,7 @@ class Rows:
         self._steps: list[list[np.ndarray]] = []
         self._is_left: list[np.ndarray] = []  # bool[N] each: whether an environment's row is still there
         self._counts[:] = 0
-        self._is_even = True  # whether all environments have as many
+        self._is_even = True  # whether all environments have the same number of rows
 
     def _take_uneven(self, num_rows: int) -> list[Any]:
         is_left, envs = np.stack(self._is_left), np.arange(len(self._counts))

@@ -27,7 +27,7 @@ def act(
         state: its state.
         obs: `[N, ...]`.
         carry: what is remembered, `[N, ...]`.
-        is_first: `bool[N]`, where an episode begins, so that nothing is remembered.
+        is_first: `bool[N]`, True where an episode begins; there the carry is ignored.
         key: a PRNG key.
         deterministic: act without exploration.
     """
@@ -38,7 +38,7 @@ def act(
 
 
 def needs_carry(agent: Agent, deterministic: bool) -> bool:
-    """Tell whether actions depend on what is remembered: on a memory, or on noise that goes on from step to step."""
+    """Return whether actions depend on earlier steps: through a memory, or through noise that spans steps."""
     if not jax.tree.leaves(jax.eval_shape(lambda: agent.initial_carry(1))):
         return False
     return not deterministic or _has_memory(agent)

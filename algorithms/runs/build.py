@@ -1,4 +1,4 @@
-"""From the settings of a run to its components, by one function that also refuses what is wrong."""
+"""Builds the components of a run from its settings, and refuses settings that are wrong."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def build(settings: Settings) -> Experiment:
 
 
 def complete(settings: Settings) -> Settings:
-    """Return the settings with the plan that `build` makes, and with every option of agent and sampler.
+    """Return the settings with the plan that `build` makes, and with every option of the agent and the sampler.
 
     Example:
         >>> complete(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000))).sampler
@@ -111,7 +111,7 @@ def _environment(settings: Settings) -> Described:
 
 
 def _environment_options(settings: Settings) -> dict[str, Any]:
-    """Return what the environment is made with, besides options of its constructor."""
+    """Return the arguments for making the environment, besides the options of its constructor."""
     options: dict[str, Any] = {"obs_dtype": None if settings.obs_dtype == "none" else settings.obs_dtype}
     if settings.environment.startswith("gymnasium:"):
         options |= {"frame_skip": settings.frame_skip, "frame_stack": settings.frame_stack}
@@ -128,7 +128,7 @@ def _environment_options(settings: Settings) -> dict[str, Any]:
 
 
 def _refuse_on_host(settings: Settings, names: tuple[str, ...], why: str) -> None:
-    """Refuse settings that mean nothing to the environment."""
+    """Refuse settings that have no effect in this environment."""
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     for name in names:
         if getattr(settings, name) != defaults[name]:
@@ -139,7 +139,7 @@ def _refuse_on_host(settings: Settings, names: tuple[str, ...], why: str) -> Non
 
 
 def _agent(settings: Settings, env: Described) -> Any:
-    """Return the agent itself, without the wrappers that settings ask for."""
+    """Return the bare agent, without the wrappers that the settings ask for."""
     torso = Torso(
         tuple(settings.hidden_sizes),
         tuple(settings.channels),
@@ -155,7 +155,7 @@ def _agent(settings: Settings, env: Described) -> Any:
 
 
 def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Any:
-    """Return an agent that is given as a component; without a torso of its own it gets the one of the settings."""
+    """Return an agent that is given as a component. If it names no torso, it gets the torso of the settings."""
     algorithm, own = components.algorithm_of(settings.agent), settings.agent.get("config")
     if settings.algorithm != algorithm:
         raise ValueError(f"algorithm: got {settings.algorithm!r}, expected {algorithm}, as the agent's name says.")
@@ -187,8 +187,8 @@ def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) ->
 def _whole_buffer(algorithm: str, given: Mapping[str, Any], num_envs: int) -> Buffer:
     """Return a buffer that is given as a component.
 
-    It is for `num_envs` environments unless its `config` says for how many. The buffers of a mixture must say so: only
-    the first one gets the rows of the run's environments.
+    It is for `num_envs` environments unless its `config` gives another number. The buffers of a mixture must give it
+    themselves, because only the first of them gets the rows of the run's environments.
     """
     buffer = _component("buffer", given)
     if (algorithm in ON_POLICY) != isinstance(buffer, Rollout):
@@ -200,7 +200,7 @@ def _whole_buffer(algorithm: str, given: Mapping[str, Any], num_envs: int) -> Bu
 
 
 def _component(where: str, given: Mapping[str, Any]) -> Any:
-    """Return a whole component; errors are one line and begin with its place in the settings."""
+    """Return a whole component. Errors are one line and begin with the name of the setting."""
     return config.check(Experiment, {where: given}, (where,))[where]
 
 
@@ -220,7 +220,7 @@ def _view(settings: Settings, env: Described, has_memory: bool) -> View:
 
 
 def _check_views(buffer: Buffer, has_memory: bool) -> None:
-    """Refuse single transitions for a memory, and sequences without one, before networks meet wrong shapes."""
+    """Refuse single transitions for agents with a memory, and sequences for agents without one."""
     if isinstance(buffer, Rollout):
         return
     for part in buffer.buffers if isinstance(buffer, Mixture) else (buffer,):

@@ -35,7 +35,7 @@ class Command(NamedTuple):
     def folder(self) -> Path:
         """The folder of the run, or of the sweep."""
         settings = self.settings
-        environment = re.sub(r"[^\w.-]", "_", settings.environment)  # of one's own, and of Atari, it has : and /
+        environment = re.sub(r"[^\w.-]", "_", settings.environment)  # some names contain : or /
         kind = "sweep" if self.sweep else f"seed{settings.seed}"
         return self.resume or self.out or Path("runs") / f"{settings.algorithm}_{environment}_{kind}"
 

@@ -2,8 +2,8 @@
 
     ddqn CartPole-v1 --n-step 3 --sampler recent --sampler.base prioritized --sampler.base.alpha 0.7
 
-says what a file says by `n_step: 3` and `sampler: {name: recent, base: {name: prioritized, alpha: 0.7}}`. Options of
-the plan and of `Settings` stand alone; options of other components begin with the setting that holds them.
+means the same as `n_step: 3` and `sampler: {name: recent, base: {name: prioritized, alpha: 0.7}}` in a file. Options of
+the plan and of `Settings` have no prefix. Options of other components begin with the setting that holds them.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def parse(arguments: list[str]) -> Command:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the words before the first option, and the words behind each option.
+    """Return the words before the first option, and the words after each option.
 
-    Of two equal options the last counts, or both if the option may be repeated.
+    If an option is given twice, the last one counts; options that may be repeated keep all words.
     """
     is_option = [(argument.startswith("--") and argument != "--") or argument == "-h" for argument in arguments]
     first = next(itertools.compress(itertools.count(), is_option), len(arguments))
@@ -112,13 +112,13 @@ def _check_run(of_run: Mapping[str, Any]) -> None:
 
 
 def _below(names: list[str], config: Path | None, origin: Path | None, is_agent_only: bool) -> dict[str, Any]:
-    """Return the settings that options change: of a run from which another one begins, of a file, or of a preset."""
+    """Return the settings under the options: those of the run to begin from, of a file, or of a preset."""
     given = dict(zip(NAMES, names, strict=False))
     if "algorithm" in given:
         require_name("algorithm", given["algorithm"], ALGORITHMS)
     if origin is not None:
         values = RunFolder(origin).settings().to_dict() | given
-        if is_agent_only:  # so that nothing is learned from the same data once more unless that is asked for
+        if is_agent_only:  # the new run learns from the data set again only if it is given again
             values = {name: value for name, value in values.items() if not name.startswith("dataset")}
             values["plan"] = values["plan"] | {"offline_updates": 0}
         return values
@@ -128,7 +128,7 @@ def _below(names: list[str], config: Path | None, origin: Path | None, is_agent_
 
 
 def _nested(given: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return options as nested dicts; a single word stands for itself.
+    """Return options as nested dicts; a single word is not put into a list.
 
     Example:
         >>> _nested({"sampler": ["recent"], "sampler.base.alpha": ["0.7"], "hidden_sizes": ["64", "64"]})
@@ -150,7 +150,7 @@ def _nested(given: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def _sampler_names(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names of samplers alone, which decide what other options there are."""
+    """Return only the names of the samplers; they decide which other options exist."""
 
     def names(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
         if key not in holder:
@@ -164,7 +164,7 @@ def _sampler_names(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return options that were given as words as the values that settings hold."""
+    """Return the values of options that were given as words, with the types that settings have."""
     values: dict[str, Any] = {}
     for name, words in flat(flags).items():
         *path, last = name.split(".")
@@ -207,7 +207,7 @@ def _read_sweep(words: list[str], options: Mapping[str, Option]) -> dict[str, li
 
 
 def _yaml_value(name: str, words: Any) -> Any:
-    """Return the value of an option of which nothing is known; without a word it is a flag."""
+    """Return the value of an option of unknown type, read as YAML; without a word it is a flag."""
     if not words:
         return True
     if not isinstance(words, str):
@@ -219,7 +219,7 @@ def _yaml_value(name: str, words: Any) -> Any:
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested options by their names on the command line; the name of a sampler is that of its setting."""
+    """Return nested options by their names on the command line; the option `sampler` holds the name of the sampler."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The options of scripts/train.py: those of the settings, read off the components, and those of the run."""
+"""The options of scripts/train.py: those of the settings, found in the fields of components, and those of the run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ KINDS = {
 }
 OF_RESUME = ("resume", "total_steps", *(name for name in KINDS if name != "sweep"))
 REPEATED = ("log", "sweep")  # options that may be given several times, each with one or more values
-ENV = "env."  # how options of the environment's constructor begin; their names are not known beforehand
+ENV = "env."  # prefix of options of the environment's constructor, whose names are not known beforehand
 OF_ENV = (
     "Option NAME of the environment's constructor, such as --env.ctrl-cost-weight 0.2 of gymnasium:HalfCheetah-v5. "
     "Values are read as in YAML."
@@ -71,10 +71,10 @@ class Option(NamedTuple):
     """An option of the command line."""
 
     name: str  # such as "sampler.base.alpha"
-    path: tuple[str, ...]  # where its value stands in the settings
+    path: tuple[str, ...]  # the keys that lead to its value in the settings
     kind: type  # int, float, bool, str or Path
     text: str  # what it is
-    default: Any = None  # None for options that are left out, or stay as they are
+    default: Any = None  # None if leaving the option out changes nothing
     is_list: bool = False
     group: str = "run"
 
@@ -97,17 +97,17 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """How it is written."""
+        """The option as it is written on the command line, such as `--n-step`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def opposite(self) -> str:
-        """How a flag is switched off."""
+        """The option that switches a flag off."""
         *path, last = self.flag.removeprefix("--").split(".")
         return "--" + ".".join([*path, f"no-{last}"])
 
     def read(self, words: list[str]) -> Any:
-        """Return the value that stands behind the option; refuse what it cannot be."""
+        """Return the value that the words after the option mean; refuse words that are no valid value."""
         if self.kind is bool:
             if words:
                 raise ValueError(
@@ -136,7 +136,7 @@ class Option(NamedTuple):
 
 
 def options_of_run() -> dict[str, Option]:
-    """Return the options that are no settings."""
+    """Return the options that are not settings."""
     return {
         name: Option(name, (name,), KINDS.get(name, Path), text, is_list=name in REPEATED)
         for name, text in OF_RUN.items()
@@ -144,7 +144,7 @@ def options_of_run() -> dict[str, Option]:
 
 
 def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:
-    """Return the options that there are beside given settings, with these as their defaults.
+    """Return the options that exist for given settings, with the values of these settings as defaults.
 
     Args:
         values: settings as a dict, in which at least the algorithm and the samplers have been chosen.

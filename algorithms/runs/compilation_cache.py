@@ -1,9 +1,9 @@
 """Compiled programs kept in the user's cache folder, so that a run like an earlier one starts sooner.
 
-JAX writes the entries of its cache in place, so a process that is killed while it writes leaves half of one, which is
-never repaired; and JAX loads machine code of other processors. Here each process gets a folder of its own, which begins
-with links to all that is kept. What it compiled joins the kept entries when it is complete, under a name that says for
-which processor it is. The entries used least recently go when there are too many bytes.
+JAX's own cache has two problems. It writes entries in place, so a process that is killed while it writes leaves half an
+entry, which is never repaired. And it loads machine code that was compiled for other processors. Here each process gets
+its own folder, which begins with links to all entries that are kept. A new entry joins them once it is complete, under
+a name that says for which processor it is. When there are too many bytes, the least recently used entries are removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_PROCESS = "process_"
 
 
 def user_folder() -> Path:
-    """Return where this user's programs keep what they can make again."""
+    """Return the cache folder of this user."""
     if sys.platform == "win32":
         default = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     elif sys.platform == "darwin":
@@ -38,10 +38,10 @@ def user_folder() -> Path:
 
 @contextlib.contextmanager
 def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Generator[None]:
-    """Within the block, compile nothing that an earlier process with the same folder compiled.
+    """Within the block, reuse programs that an earlier process with the same folder compiled.
 
-    Does nothing where `JAX_ENABLE_COMPILATION_CACHE=false` switches caches off, where `JAX_COMPILATION_CACHE_DIR` names
-    another, and where nothing can be written.
+    This does nothing if `JAX_ENABLE_COMPILATION_CACHE=false` switches caches off, if `JAX_COMPILATION_CACHE_DIR` names
+    another folder, or if nothing can be written.
 
     Args:
         folder: where programs are kept; in the user's cache folder by default.
@@ -53,17 +53,17 @@ def kept(folder: Path | None = None, max_bytes: int = MAX_BYTES) -> Generator[No
         return
     folder = (user_folder() if folder is None else folder) / f"compiled_{_machine()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # who can write there can run code as this user
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever can write there can run code as this user
         _forget_dead(folder)
         own = Path(tempfile.mkdtemp(prefix=f"{_OF_PROCESS}{os.getpid()}_", dir=folder))
         _join(folder, own)
-    except OSError:  # such as a full disk, or a home that cannot be written
+    except OSError:  # such as a full disk, or a home folder that cannot be written to
         yield
         return
     options = {
         "jax_compilation_cache_dir": str(own),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
-        # XLA's own caches of autotuning lie in that folder too, and make its name a part of every entry's key.
+        # XLA would keep its autotuning caches in that folder too, and the key of every entry would depend on its name.
         "jax_persistent_cache_enable_xla_caches": "none",
     }
     before = {name: _option(name) for name in options}
@@ -85,7 +85,7 @@ def _option(name: str) -> Any:
 
 
 def _machine() -> str:
-    """Name what machine code depends on."""
+    """Return a name for the processor, on which machine code depends."""
     parts = [jax.__version__, platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):  # elsewhere than on Linux
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -117,7 +117,7 @@ def _forget_dead(folder: Path) -> None:
 
 def _is_alive(process: int) -> bool:
     if sys.platform == "win32":
-        return True  # there signal 0 would end it
+        return True  # on Windows signal 0 would end the process
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -139,6 +139,6 @@ def _forget_oldest(folder: Path, max_bytes: int) -> None:
 
 def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process may be at it
+        with contextlib.suppress(FileNotFoundError):  # another process may be removing entries
             if path.is_file():
                 yield path, path.stat()

@@ -37,7 +37,7 @@ OF_ROLLOUT = ("length", "num_envs", "gamma")  # fields of a rollout that follow 
 
 
 def algorithm_of(agent: Mapping[str, Any]) -> str:
-    """Return the algorithm of an agent that is given as a whole component, by its name."""
+    """Return the name of the algorithm of an agent that is given as a whole component."""
     names = {component.__name__: algorithm for algorithm, component in ALGORITHMS.items()}
     name = agent.get("name")
     if not isinstance(name, str) or name not in names:
@@ -62,7 +62,7 @@ def kind_of(hint: Any) -> type | None:
 
 
 def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> Any:
-    """Return a component with the given options, and with parts that are no options; errors name the place."""
+    """Return a component with the given options and with other parts; errors begin with the name of the setting."""
     options = _checked(where, component, given)
     missing = [name for name, value in (options_of(component) | options).items() if value is dataclasses.MISSING]
     if missing:
@@ -73,7 +73,7 @@ def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> 
 
 @contextlib.contextmanager
 def named(where: str) -> Generator[None]:
-    """Begin errors with the place of the setting."""
+    """Begin errors with the name of the setting."""
     try:
         yield
     except ValueError as error:
@@ -87,7 +87,7 @@ def complete(where: str, component: Any, given: Any) -> dict[str, Any]:
 
 
 def _checked(where: str, component: Any, given: Any) -> dict[str, Any]:
-    """Return options of the right types; older runs may have them under names that the component had then."""
+    """Return options of the right types; options of older runs may have the names of that time."""
     given = require_keys(where, {} if given is None else given)
     given = {component.renamed.get(name, name): value for name, value in given.items()}
     return check_options(where, given, component, options_of(component))
@@ -120,7 +120,7 @@ def sampler_levels(data: Any, where: str = "sampler") -> list[SamplerLevel]:
     data = {"name": data} if isinstance(data, str) else data
     options = dict(require_keys(where, {} if data is None else data))
     name = options.pop("name", "uniform")
-    name = "last_n" if name == "newest" else name  # as settings of older runs call it
+    name = "last_n" if name == "newest" else name  # its name in the settings of older runs
     require_name("sampler", name, SAMPLERS)
     level = SamplerLevel(where, name, SAMPLERS[name], options)
     if level.base_field is None:
@@ -152,7 +152,7 @@ def complete_sampler(data: Any) -> dict[str, Any]:
 
 
 def require_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
-    """Refuse a name that is not known, with the nearest that is."""
+    """Refuse an unknown name; the error suggests the nearest known name."""
     if not isinstance(name, str) or name not in known:
         near = difflib.get_close_matches(shown(name, str), known, n=1) or [", ".join(known)]
         raise ValueError(f"there is no {what} {shown(name)}; did you mean {near[0]}?")

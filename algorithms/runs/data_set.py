@@ -1,8 +1,8 @@
-"""The data set of a run: which one it is, and that it is still the same when it is read.
+"""The data set of a run: where it is, and a check that it has not changed.
 
-Settings hold it as `{"path": ..., "rows": ..., "hash": ...}`, of which only the path is given. What else there is says
-how long the buffer is and whether the data have changed, so that the settings of a run are whole without the data.
-Checkpoints hold the rows themselves: a run that has one can be resumed also where the data set is gone.
+Settings hold it as `{"path": ..., "rows": ..., "hash": ...}`. The user gives only the path. The number of rows says how
+long the buffer is, and the hash shows whether the data have changed. So the settings of a run are complete without the
+data. Checkpoints hold the rows themselves: a run with a checkpoint can be resumed when the data set is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEYS = {"path": str, "rows": int, "hash": str}
 
 
 def checked(value: Any) -> dict[str, Any]:
-    """Return the data set of settings, in which it may also be its path alone."""
+    """Return the data set of settings as a dict; the settings may give only its path."""
     given = {"path": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or "path" not in given:
         raise ValueError(f"dataset: got {shown(value)}, expected the path of a data set.")
@@ -33,7 +33,7 @@ def checked(value: Any) -> dict[str, Any]:
 
 
 def described(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data set with the number of its rows, which are counted if nobody knows it yet, and its hash."""
+    """Return the data set with its number of rows and its hash; rows are counted if their number is not yet known."""
     if "rows" in value:
         return dict(value)
     path = Path(value["path"])
@@ -50,7 +50,7 @@ def check(value: Mapping[str, Any], env: Described) -> None:
 
 
 def load(value: Mapping[str, Any], buffer: Buffer, env: Described) -> MixtureState:
-    """Return what the buffers of a run hold before its first step: nothing, and the data set."""
+    """Return the state of the mixture before the first step: an empty buffer, and one with the data set."""
     assert isinstance(buffer, Mixture)
     online, stored = buffer.buffers
     path, row = Path(value["path"]), env.transition()

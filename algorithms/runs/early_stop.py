@@ -13,7 +13,7 @@ from jaxrl_buffers._checks import FLOAT32, require_number
 
 
 class EarlyStop:
-    """Tells between chunks whether a run is to end, from the moment on at which this is made.
+    """Decides between chunks whether a run ends early. Time is counted from the moment this object is made.
 
     Args:
         options: of the run.
@@ -31,7 +31,7 @@ class EarlyStop:
         """Return the name of the option that ends the run, if one does.
 
         Args:
-            metrics: of the evaluation behind the last chunk, if there was one.
+            metrics: of the evaluation after the last chunk, if there was one.
         """
         options = self._options
         if metrics is not None:

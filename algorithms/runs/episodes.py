@@ -26,11 +26,11 @@ class Episodes(NamedTuple):
     """Complete episodes of one policy, NumPy arrays `[E]`."""
 
     returns: np.ndarray  # float32
-    lengths: np.ndarray  # int32; 0 of episodes that were given up
+    lengths: np.ndarray  # int32; 0 for episodes that were given up
     successes: np.ndarray | None = None  # bool; where the goal was reached, in environments with goals
 
     def summary(self) -> dict[str, Any]:
-        """Return means, their 95 % confidence intervals and the range, of episodes that were played to the end.
+        """Return means, their 95 % confidence intervals and ranges, over the episodes that were played to the end.
 
         Example:
             >>> episodes = Episodes(np.array([1.0, 3.0]), np.array([10, 20]))
@@ -75,7 +75,7 @@ def play(
         num_episodes: `E`.
         key: a PRNG key.
         deterministic: act without exploration.
-        max_steps: where to give up on an episode, for environments without a time limit.
+        max_steps: the step at which an episode is given up, for environments without a time limit.
     """
     require_integer("evaluate", "num_episodes", num_episodes, 1)
     if max_steps is not None:
@@ -84,7 +84,7 @@ def play(
         returns, lengths = evaluate_on_host(agent, state, env, key, num_episodes, deterministic, max_steps)
     else:
         assert isinstance(env, Environment)
-        # Rounds of one size, so that one program serves them all; what the last one plays too much is left out.
+        # All rounds have one size, so that they share one program. Extra episodes of the last round are left out.
         num_rounds = -(-num_episodes // MOST_AT_ONCE)
         sizes = {"num_episodes": -(-num_episodes // num_rounds), "max_steps": max_steps}
         keys = [key, *(fold_in(key, number) for number in range(1, num_rounds))]
@@ -94,7 +94,7 @@ def play(
 
 
 def _confidence(values: np.ndarray) -> list[float] | None:
-    """Return the bounds of a mean by Student's t; None of a single value."""
+    """Return the confidence bounds of a mean by Student's t; None for a single value."""
     from scipy import stats  # takes long to import
 
     if len(values) < 2:
@@ -105,7 +105,7 @@ def _confidence(values: np.ndarray) -> list[float] | None:
 
 
 def _confidence_of_share(flags: np.ndarray) -> list[float]:
-    """Return the bounds of a share by Wilson's interval, which is one also where all flags are equal."""
+    """Return the confidence bounds of a share by Wilson's interval, which has a width even if all flags are equal."""
     from scipy import stats
 
     found = stats.binomtest(int(np.sum(flags)), len(flags)).proportion_ci(CONFIDENCE, "wilson")

@@ -7,9 +7,9 @@ any number of observations:
     action, carry = call(obs, carry, is_first)           # if actions depend on earlier steps
     ... = call(..., seed)                                # if they are random: uint32, another one in every step
 
-`carry` is a tuple of arrays; what they hold does not matter where `is_first`, `bool[N]`, says that an episode begins.
-`jax.export.deserialize` reads such a file. JAX promises that of the version that wrote it, and of those that follow
-within six months.
+`carry` is a tuple of arrays. Their values do not matter where `is_first`, `bool[N]`, says that an episode begins.
+`jax.export.deserialize` reads such a file. JAX promises that the version that wrote the file can read it, and so can
+the versions of the following six months.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def exported_policy(agent: Agent, state: PyTree, env: Described, deterministic: 
 
 
 def _arguments(agent: Agent, env: Described, has_carry: bool, deterministic: bool) -> list[Any]:
-    """Return the shapes and dtypes of what is called with, for `N` observations of which only a limit is known."""
+    """Return the shapes and dtypes of the arguments, for a symbolic number `N` of observations with an upper limit."""
     (num_envs,) = export.symbolic_shape("n", constraints=[f"n <= {MAX_OBSERVATIONS}"])
 
     def many(like: Any) -> jax.ShapeDtypeStruct:

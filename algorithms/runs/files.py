@@ -1,4 +1,4 @@
-"""Files that people write, or may have changed: read with care, and refused by name."""
+"""Reads files that people may have written or changed; errors name the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """Return what is in a file; also in a pipe that the shell has opened, as in `<(command)`.
+    """Return the content of a file, or of a pipe that the shell has opened, as in `<(command)`.
 
     Raises:
         ValueError: one line that names the file.
@@ -32,7 +32,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
     try:
         mode = os.stat(path).st_mode
         is_open_pipe = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # reading those might never end
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # others might never end
             raise ValueError(f"{path} cannot be read: it is no file; write what it gives into a file first.")
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)
@@ -44,7 +44,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def parse_json(text: str) -> Any:
-    """Return what a JSON text says; refuse keys that come twice, and what is too deep.
+    """Return the value of a JSON text; refuse repeated keys, and values that are nested too deeply.
 
     Example:
         >>> parse_json('{"steps": 3}')

@@ -22,8 +22,8 @@ from algorithms.types import Agent
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree
 
-MAKERS = {".gif": "PIL", ".mp4": "imageio_ffmpeg"}  # what writes which kind of file
-MOST_FPS = {".gif": 50, ".mp4": 240}  # viewers show a GIF that is faster slowly
+MAKERS = {".gif": "PIL", ".mp4": "imageio_ffmpeg"}  # the package that writes each kind of file
+MOST_FPS = {".gif": 50, ".mp4": 240}  # viewers play a faster GIF slowly
 
 
 class Filmed(NamedTuple):
@@ -80,7 +80,7 @@ def check(path: Path) -> None:
 def _play(
     stage: Stage, agent: Agent, state: PyTree, key: jax.Array, deterministic: bool, limit: int, episode: list[Filmed]
 ) -> Iterator[np.ndarray]:
-    """Yield a picture before every step of an episode; what comes of it goes to `episode`."""
+    """Yield a picture before every step of an episode; append the result to `episode`."""
     act = jax.jit(functools.partial(agent.act, deterministic=deterministic))
     carry = agent.initial_carry(1)
     for number in range(limit):
@@ -105,12 +105,12 @@ def _write(path: Path, pictures: Iterator[np.ndarray], fps: int) -> None:
     import imageio_ffmpeg
 
     first = next(pictures)
-    height, width = (side // 2 * 2 for side in first.shape[:2])  # players want sides that are even
+    height, width = (side // 2 * 2 for side in first.shape[:2])  # players need sides of even length
     writer = imageio_ffmpeg.write_frames(
         str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # of JAX: the copy runs another program at once
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # by JAX: the fork starts another program
         writer.send(None)
     for picture in itertools.chain([first], pictures):
         writer.send(np.ascontiguousarray(picture[:height, :width]))

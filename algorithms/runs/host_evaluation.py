@@ -30,9 +30,10 @@ def evaluate_on_host(
     deterministic: bool = True,
     max_steps: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `evaluate` does, of environments that are stepped on the host; consumes `key`.
+    """Do the same as `evaluate`, in environments that are stepped on the host; consumes `key`.
 
-    More than 20 episodes are played in rounds.
+    At most 20 environments play at once, so more episodes are played in rounds. The result is the returns
+    `float32[E]` and the lengths `int32[E]` of the episodes.
     """
     require_integer("evaluate_on_host", "num_episodes", num_episodes, 1)
     limit, num_envs = time_limit(env, max_steps), side_by_side(num_episodes)
@@ -51,7 +52,7 @@ def evaluate_on_host(
 
 
 def side_by_side(num_episodes: int, num_seeds: int = 1) -> int:
-    """Return how many environments of every seed play at once, so that rounds are of about one size."""
+    """Return how many environments of every seed play at once, chosen so that rounds have about the same size."""
     most = max(MOST_SIDE_BY_SIDE // num_seeds, 1)
     return -(-num_episodes // -(-num_episodes // most))
 
@@ -59,9 +60,9 @@ def side_by_side(num_episodes: int, num_seeds: int = 1) -> int:
 def in_rounds(
     play_round: Callable[[int], tuple[np.ndarray, np.ndarray]], num_envs: int, num_episodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return returns and lengths `[..., E]`, given what plays the round of a number in `num_envs` environments.
+    """Return returns and lengths `[..., E]`; `play_round(number)` plays one round in `num_envs` environments.
 
-    What the last round plays too much is left out, whatever came of it.
+    Extra episodes of the last round are left out, whatever their returns are.
     """
     rounds = range(-(-num_episodes // num_envs))
     returns, lengths = zip(*map(play_round, rounds), strict=True)
@@ -93,7 +94,7 @@ def act_in_test(
     key: jax.Array,
     deterministic: bool,
 ) -> tuple[jax.Array, PyTree]:
-    """Act as `evaluate` does in the step of a number."""
+    """Act as `evaluate` does in step `number`."""
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     key = split(fold_in(key, number), 1 + num_envs)[0]
     action, carry, _ = agent.act(agent_state, obs, carry, key, deterministic)

@@ -1,12 +1,13 @@
 """Training in environments that are stepped on the host; acting and learning stay compiled programs.
 
-An iteration is that of `training.loop`, with the same keys: collect `update_every` steps, learn from them. While a
-chunk is learned from, the next one is collected already, with the policy from before that learning. So chunk `i + 1` is
-acted by the policy that has learned from chunks up to `i - 1`, however the run is cut into pieces, and however many
-threads step the environments. `lock_step=True` collects only when all learning is done, as `train` does.
+An iteration is the same as in `training.loop`, with the same keys: it collects `update_every` steps and learns from
+them. While the agent learns from one chunk, the next chunk is collected with the policy from before this learning. So
+chunk `i + 1` is collected by the policy that has learned from chunks up to `i - 1`. This does not depend on how the run
+is cut into pieces, or on how many threads step the environments. With `lock_step=True`, a chunk is collected only when
+all learning is done, as `train` does.
 
-Environments are stepped by threads of their own. On CPU, JAX runs programs that one thread starts one after the other,
-so in the thread that starts learning an action would wait for the updates. Seen on: jaxlib 0.10.2.
+Environments are stepped by separate threads. On CPU, JAX runs the programs that one thread starts one after the other,
+so an action computed in the thread that starts learning would wait for the updates. Seen on: jaxlib 0.10.2.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from jaxrl_buffers.types import PyTree
 class HostLoop:
     """The environments of one training run and its compiled programs; `train_on_host` shows how to use it.
 
-    States that `run`, `begin_anew` and `init` are given are used up: only what they return may be used afterwards. With
-    `num_seeds`, keys and states have an axis of seeds in front, and so have metrics, returns and lengths.
+    `run`, `begin_anew` and `init` use up the states that they are given: afterwards use only what they return. With
+    `num_seeds`, keys, states, metrics, returns and lengths have a leading axis of seeds.
 
     Args:
         agent: the algorithm.
@@ -64,15 +65,15 @@ class HostLoop:
         check_actors(actors, plan.num_envs)
         self._env, self._plan = env, plan
         self._num_actors, self._num_seeds = actors, num_seeds
-        self._overlaps = not lock_step and not isinstance(buffer, Rollout)  # which must be of the present policy
+        self._overlaps = not lock_step and not isinstance(buffer, Rollout)  # a rollout needs the present policy
         self._has_first_steps = not isinstance(buffer, Rollout) and plan.start_steps > 0
         self._programs = HostCompiled(agent, buffer, env, plan, actors, num_seeds)
         self._collectors: list[Collector] = []
         self._workers: list[Worker] = []
         self._tests: dict[int, Stepper] = {}  # by number of environments
-        self._waiting: tuple[int, int] | None = None  # the iteration that is collected for, and that of its policy
+        self._waiting: tuple[int, int] | None = None  # the iteration of the rows, and of the policy that acts
         self._is_compiled = False
-        self._lags: list[int] = []  # of chunks since the last reading, in updates
+        self._lags: list[int] = []  # how many updates the policy of each chunk was behind, since the last reading
 
     def __enter__(self) -> HostLoop:
         return self
@@ -81,7 +82,7 @@ class HostLoop:
         self.close()
 
     def close(self) -> None:
-        """End all environments, after what they do now."""
+        """Close all environments and threads when their present work is done."""
         for worker in self._workers:
             worker.close()
         for steps in [*self._tests.values(), *(collector.steps for collector in self._collectors)]:
@@ -102,16 +103,16 @@ class HostLoop:
         return state
 
     def begin_anew(self, state: TrainState) -> TrainState:
-        """Begin new episodes in all environments; rows that are stored are never continued by those that follow."""
+        """Begin new episodes in all environments; stored episodes that were not finished count as cut off."""
         self._begin_episodes(self._programs.key_of_restart(state.key, state.iteration))
         return state._replace(buffer=self._programs.mark_break(state.buffer))
 
     def adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: int) -> TrainState:
-        """Return a state that goes on, in new episodes, with what another run has learned and stored."""
+        """Return a state with the agent and the buffer of another run, which continues in new episodes."""
         return self.begin_anew(self._programs.adopt(key, agent_state, buffer_state, np.int32(iteration)))
 
     def compile(self) -> None:
-        """Compile what `run` needs, if that has not been done yet; otherwise its first iterations do it."""
+        """Compile what `run` needs, if it is not compiled yet. Without this, the first iterations do it."""
         if not self._is_compiled:
             self._programs.compile()
         self._is_compiled = True
@@ -119,7 +120,7 @@ class HostLoop:
     def run(self, state: TrainState, num_iterations: int) -> TrainState:
         """Run iterations, each of which collects `update_every` steps and then makes `num_updates` updates.
 
-        Offline updates, and iterations behind them, are run by calls of their own.
+        Use separate calls for offline updates and for the iterations after them.
         """
         first, offline = int(np.ravel(state.iteration)[0]), self._plan.offline_updates
         if first < offline:
@@ -132,7 +133,7 @@ class HostLoop:
             if self._waiting is None:
                 self._begin_collecting(policy, key, iteration, iteration)
             chunk = self._collected(iteration)
-            # This returns at once. Whoever acts with the new policy, or reads the state, waits for it.
+            # This call returns at once. Code that acts with the new policy, or reads the state, waits for the result.
             state, newest = self._programs.learn(state, key, chunk)
             if self._overlaps and iteration + 1 < self._plan.num_iterations:
                 self._begin_collecting(policy, key, iteration + 1, iteration)
@@ -185,7 +186,7 @@ class HostLoop:
         self._lags = []
 
     def _env_seeds(self, key: jax.Array, first: int, num_envs: int) -> int | list[int]:
-        """Return the seeds of environments: of each of our seeds as many that follow each other."""
+        """Return the seeds of environments: `num_envs` consecutive numbers for each seed of the run."""
         bases = np.ravel(self._programs.seeds(key)).astype(int) + first
         return int(bases[0]) if len(bases) == 1 else [int(base) + env for base in bases for env in range(num_envs)]
 
@@ -227,7 +228,7 @@ class HostLoop:
             worker.begin(functools.partial(collector.collect, act, num_rows))
 
     def _results(self) -> list[Part]:
-        """Wait for all actors; if one failed, raise its error only then, so that no answer is left behind."""
+        """Wait for all actors, and only then raise the error of one that failed, so that no result stays in a queue."""
         parts, errors = [], []
         for worker in self._workers:
             try:

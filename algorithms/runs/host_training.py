@@ -34,16 +34,16 @@ def train_on_host(
         buffer: what is learned from.
         env: such as `environments.make("gymnasium:HalfCheetah-v5")`.
         plan: how much is collected, learned and tested.
-        buffer_state: what is stored already, such as offline data; it is used up.
-        state: where an earlier call ended, to go on with its agent, buffer and counters; it is used up. Environments
-            begin anew, and stored episodes that were under way count as cut off there.
-        lock_step: collect and learn one after the other, in the place of both at once.
-        agent_state: what was learned already, to go on with a new buffer and new counters of steps; see `train`.
+        buffer_state: a buffer state with stored rows, such as offline data; it is used up.
+        state: the last state of an earlier call, to continue with its agent, buffer and counters; it is used up.
+            Environments begin new episodes, and stored episodes that were not finished count as cut off.
+        lock_step: collect and learn one after the other, instead of both at once.
+        agent_state: a trained agent, to continue with a new buffer and new counters of steps; see `train`.
         actors: threads that step the environments, each an equal share of them.
 
     Returns:
-        The last state, whose `collector` is (), and metrics `[E, ...]` as those of `train`, with `policy_lag`: how many
-        updates there were, on average, between the policy that acted and the one that learned from it.
+        The last state, whose `collector` is (), and the metrics `[E, ...]` of `train`. They include `policy_lag`:
+        by how many updates the policy that acted was behind the one that learned, on average.
 
     Example:
         >>> import jaxrl_buffers as jb

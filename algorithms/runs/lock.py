@@ -11,7 +11,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # on Windows, where nothing keeps two processes apart
+except ImportError:  # on Windows, where folders are not locked
     fcntl = None
 
 NAME = "lock"
@@ -23,7 +23,7 @@ def lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder; the operating system frees it when the process ends, however it ends.
 
     Raises:
-        ValueError: when another process holds it.
+        ValueError: when another process holds the lock.
     """
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
     try:

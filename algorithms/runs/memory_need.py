@@ -1,4 +1,4 @@
-"""How much memory a run needs, and how much there is, before any of it is taken."""
+"""How much memory a run needs and how much is free, checked before any is allocated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MEMORY = Path("/proc/meminfo")
 
 
 def num_bytes(state: PyTree) -> int:
-    """Return the size of a state, or of the one that `jax.eval_shape` describes."""
+    """Return the size in bytes of a state, or of the shapes that `jax.eval_shape` returns."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def check(state: PyTree) -> None:
-    """Refuse a state that does not fit into what is free, before Linux would kill the process for it.
+    """Refuse a state that does not fit into the free memory; otherwise Linux would kill the process later.
 
     The state is held once: programs change it in place, and checkpoints are written and read in blocks.
     """
@@ -49,7 +49,7 @@ def explained() -> Generator[None]:
 
 
 def available() -> int | None:
-    """Return how many bytes can be had on the default device; None if nothing tells."""
+    """Return how many bytes are free on the default device; None if this is not known."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -58,11 +58,11 @@ def available() -> int | None:
 
 
 def _free_of_machine() -> int | None:
-    """Return what the machine has left, or all that it has where it does not say."""
+    """Return the free memory of the machine, or its total memory if the system does not report what is free."""
     if _MEMORY.exists():
         fields = dict(line.split(":") for line in _MEMORY.read_text().splitlines() if ":" in line)
         if "MemAvailable" in fields:
-            # With swap a run would crawl, but it would run.
+            # Swap counts as free memory: a run that uses it is slow, but works.
             return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree") if name in fields)
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -70,7 +70,7 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_cgroups() -> Iterator[int]:
-    """Yield what the limits on the group of the process leave, as containers and clusters set them."""
+    """Yield the memory that is left under each limit of the process's cgroups, as containers and clusters set them."""
     if not _OWN_CGROUPS.exists():
         return
     for line in _OWN_CGROUPS.read_text().splitlines():
@@ -96,7 +96,7 @@ def _free_of_cgroup(limit: Path, usage: Path, stat: Path, cached: str) -> Iterat
     except (OSError, ValueError):
         return
     if most.isdecimal():
-        yield int(most) - used + int(fields.get(cached, 0))  # what is cached of files makes room
+        yield int(most) - used + int(fields.get(cached, 0))  # cached files can be dropped to make room
 
 
 def _spell(count: int) -> str:

@@ -20,7 +20,7 @@ MAX_BYTES = 2**30
 
 
 class MetricsFile:
-    """Reads and writes the metrics of one run; without a file there are none yet.
+    """Reads and writes the metrics of one run. If the file does not exist, there are no metrics yet.
 
     Args:
         path: the file.
@@ -36,7 +36,7 @@ class MetricsFile:
         return line
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return all lines, but for those at the end that a killed run or a power cut left unreadable."""
+        """Return all lines, except those at the end that a killed run or a power cut left unreadable."""
         return [line for _, line in self._read()]
 
     def keep(self, steps: int, updates: float) -> None:
@@ -49,13 +49,13 @@ class MetricsFile:
             durable.write_text(self._path, kept.decode())
 
     def sync(self) -> None:
-        """Have all lines on the disk, where a power cut leaves them alone."""
+        """Make sure that all lines are on the disk, so that they survive a power cut."""
         if self._path.exists():
             durable.sync(self._path)
             durable.sync(self._path.parent)
 
     def _read(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """Return the lines, each as it is written and as it is read."""
+        """Return the lines, each as the bytes in the file and as the parsed value."""
         texts = read_bytes(self._path, MAX_BYTES).splitlines(keepends=True) if self._path.exists() else []
         lines: list[tuple[bytes, dict[str, Any]]] = []
         try:
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 
 def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
-    """Return lines as they are written and as JSON, but for what a killed run or a power cut left at the end."""
+    """Yield lines as bytes and as JSON, except what a killed run or a power cut left unreadable at the end."""
     while texts and _is_cut(texts[-1]):
         texts = texts[:-1]
     for text in texts:
@@ -88,7 +88,7 @@ def _readable(texts: list[bytes]) -> Iterator[tuple[bytes, Any]]:
 
 
 def _is_cut(text: bytes) -> bool:
-    """Tell whether this may be what is left of a line: its beginning, or zeros in the place of some of it."""
+    """Return whether this may be a damaged line: only its beginning, or with zeros instead of some bytes."""
     is_begin = text.startswith(b"{") and not text.endswith(b"\n")
     return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
 
@@ -103,6 +103,6 @@ def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def are_numbers(values: Any) -> bool:
-    """Whether these are numbers, or null in the place of what is not finite, and at least one."""
+    """Return whether this is a non-empty list of numbers, with null for numbers that are not finite."""
     kinds = {type(value) for value in values} if isinstance(values, list) else {str}
     return bool(kinds) and kinds <= {int, float, type(None)}

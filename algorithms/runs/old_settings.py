@@ -1,7 +1,6 @@
 """Settings under the names that they had in version 0.1, for the folders of older runs.
 
-Written by hand, in a file or on the command line, the old names work for one more version. `current` is the only place
-that knows them.
+In files and on the command line, the old names work for one more version. Only `current` knows them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RENAMED = {"anneals": "anneal", "normalizes": "normalize"}
-# What `buffer` was, with the sampler that it is now. Options of the sampler lay in `sampler`, without a name.
+# Old values of `buffer`, with the samplers that replace them. The old `sampler` held options without a name.
 SAMPLERS: dict[str, dict[str, Any]] = {
     "uniform": {"name": "uniform"},
     "prioritized": {"name": "prioritized"},
@@ -21,11 +20,11 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def current(values: Mapping[str, Any], is_by_hand: bool = False) -> dict[str, Any]:
-    """Return settings, as in a file, with the names of today.
+    """Return settings, as in a file, with their present names.
 
     Args:
         values: the settings, with names of any version.
-        is_by_hand: warn of old names, because somebody could write the new ones.
+        is_by_hand: whether a person wrote the settings; then old names give a warning.
 
     Example:
         >>> current({"buffer": "recent_prioritized", "sampler": {"eta": 0.99}, "anneals": True})
@@ -39,7 +38,7 @@ def current(values: Mapping[str, Any], is_by_hand: bool = False) -> dict[str, An
         lines.append("`buffer: rollout` is not needed any more, and its options lie in `rollout`, not in `sampler`")
     elif isinstance(buffer, str):
         sampler = renamed.get("sampler") or {}
-        # An unknown name stays, so that it is refused with the nearest that is known.
+        # An unknown name stays, so that a later check refuses it and suggests the nearest known name.
         own = SAMPLERS.get(buffer, {"name": buffer})
         renamed = {name: value for name, value in renamed.items() if name not in ("buffer", "sampler")}
         renamed = {"sampler": {**own, **sampler} if isinstance(sampler, Mapping) else sampler, **renamed}

@@ -1,4 +1,4 @@
-"""What a run is told besides its settings, and what it tells between chunks."""
+"""The options of a run besides its settings, and what a run reports between chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_buffers._checks import require_integer, require_number
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; what it had reached has been saved, and `resume` goes on from there."""
+    """The run was asked to stop. Its state has been saved, and `resume` continues from there."""
 
     def __init__(self, signal_number: int, steps: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name} after {steps:,} steps")
@@ -22,19 +22,19 @@ class Interrupted(Exception):
 
     @property
     def is_unseen(self) -> bool:
-        """Whether nobody is there to be told: the terminal is closed, or the reader of a pipe gone."""
+        """Whether nobody can read a message: the terminal was closed, or the reader of a pipe is gone."""
         return signal.Signals(self.signal_number).name in ("SIGHUP", "SIGPIPE")
 
 
 class Report(NamedTuple):
-    """What is known between chunks."""
+    """The progress of a run between chunks."""
 
     phase: str  # what comes next: "compiling", "training", or "testing" the last policy
     steps: int  # environment steps of each seed
     total_steps: int
     steps_per_second: float  # of all seeds together
     metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
-    unit: str = "steps"  # or "offline updates", which are then counted in the place of steps
+    unit: str = "steps"  # or "offline updates", which are then counted instead of steps
 
 
 def _warn(line: str) -> None:
@@ -42,26 +42,26 @@ def _warn(line: str) -> None:
 
 
 class Options(NamedTuple):
-    """What does not change the outcome.
+    """Options of a run that do not change its outcome.
 
     Args:
         on_chunk: called before the first chunk, between chunks, and before the last evaluation. A `BrokenPipeError`,
             from printing where nobody reads, stops the run as SIGTERM does.
-        checkpoint_seconds: how often the state is saved; it also is at the end, on Ctrl-C and on SIGTERM. None for
-            what the run was started with, and 60 for a new one.
-        final_episodes: episodes of the last, deterministic evaluation of every seed. None for what the run was started
-            with, and 100 for a new one.
-        on_signal: called with the number of every signal that asks to stop, at once and from another thread.
-        on_notice: called with a line for people, such as when a first number is not finite; a warning by default.
+        checkpoint_seconds: seconds between two saves of the state, which is also saved at the end, on Ctrl-C and on
+            SIGTERM. None for the value that the run was started with; 60 for a new run.
+        final_episodes: episodes of the last, deterministic evaluation of every seed. None for the value that the
+            run was started with; 100 for a new run.
+        on_signal: called at once, in another thread, with the number of every signal that asks the run to stop.
+        on_notice: called with a message of one line, such as when a first number is not finite; by default a warning.
         log: other logs to write beside metrics.jsonl, some of `csv`, `tensorboard` and `wandb`. None for those that
-            the run has, and none for a new one.
-        on_evaluation: called after every evaluation with what metrics.jsonl gets: `steps`, `seconds`,
-            `steps_per_second`, metrics `[S]` and `returns` `[S, E]`. If it returns True, the run stops there: it is
-            saved, tested and gets a result, as at its end, and can be resumed.
-        max_time: stop like that after so many seconds of this call, at the end of a chunk; what follows (a checkpoint,
-            the last evaluation) comes on top. Not kept with the run.
-        stop_at_return: stop like that after an evaluation whose mean return, over all episodes of all seeds, is at
-            least this. Not kept with the run.
+            the run already has; a new run has none.
+        on_evaluation: called after every evaluation with the values that metrics.jsonl gets: `steps`, `seconds`,
+            `steps_per_second`, metrics `[S]` and `returns` `[S, E]`. If it returns True, the run stops there: as at
+            its end, it is saved, tested and gets a result. It can be resumed.
+        max_time: stop in the same way after so many seconds of this call, at the end of a chunk. The last checkpoint
+            and evaluation take some more time. Not saved with the run.
+        stop_at_return: stop in the same way after an evaluation whose mean return, over all episodes of all seeds, is
+            at least this. Not saved with the run.
         cores: how many seeds run at a time on a CPU; None for as many as there are cores.
     """
 
@@ -78,14 +78,14 @@ class Options(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The options that stay with a run, with their defaults."""
+    """The options that are saved with a run, with their defaults."""
 
     checkpoint_seconds: float = 60.0
     final_episodes: int = 100
     log: tuple[str, ...] = ()
 
     def over(self, values: Mapping[str, Any]) -> Kept:
-        """Return these options, but for the values that are given."""
+        """Return these options with the given values in place of their own."""
         given = {name: values[name] for name in self._fields if values.get(name) is not None}
         kept = self._replace(**config.check(Kept, given, self._fields))
         require_number("run", "checkpoint_seconds", kept.checkpoint_seconds, 0)

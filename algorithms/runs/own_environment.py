@@ -1,4 +1,4 @@
-"""Where the module of an environment of one's own is, kept with a run so that it is found from anywhere."""
+"""The location of the module of a user's own environment, saved with a run so that it is found from anywhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ OPTION = "environment_folders"
 
 
 def keep(environment: str, run: Path) -> dict[str, list[str]]:
-    """Return an option of a run that says where its environment was found; nothing for those of libraries.
+    """Return an option of a run that says where its environment was found; empty for environments of libraries.
 
-    The folder is named relative to the run and absolute: a project may be moved with its runs, or a run alone.
+    The folder is given both relative to the run and absolute, because users may move a project with its runs, or only
+    a run.
     """
     home = custom.home(environment) if custom.is_own(environment) else None
     if home is None:
@@ -31,10 +32,10 @@ def keep(environment: str, run: Path) -> dict[str, list[str]]:
 
 
 def find(environment: str, run: Path, options: Mapping[str, Any]) -> None:
-    """Let the environment of a run be imported from where it was.
+    """Make the module of a run's environment importable from its saved location.
 
     Raises:
-        NotFound: if it is there no more, nor anywhere else.
+        NotFound: if the module is neither there nor anywhere else.
     """
     folders = options.get(OPTION)
     if isinstance(folders, list) and folders and custom.is_own(environment):

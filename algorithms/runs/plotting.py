@@ -1,4 +1,4 @@
-"""Learning curves, and what a buffer holds, as pictures; needs matplotlib."""
+"""Pictures of learning curves and of the contents of a buffer; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mean_and_band(values: np.ndarray, confidence: float = 0.95, num_resamples: i
 
 
 def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.PathLike[str]) -> None:
-    """Draw the returns of the evaluations in a run's metrics, mean and 95 % confidence band over seeds, as a PNG.
+    """Draw the learning curve of a run as a PNG: the mean return over seeds with its 95 % confidence band.
 
     Returns that are not finite, which metrics hold as null, leave gaps.
     """
@@ -54,13 +54,13 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], title: str, path: str | os.
 def draw_curves(
     curves: Sequence[tuple[str, np.ndarray, np.ndarray]], axis: str, title: str, path: str | os.PathLike[str]
 ) -> None:
-    """Draw the returns of several runs over each other, mean and 95 % confidence band over seeds.
+    """Draw the learning curves of several runs into one picture: mean and 95 % confidence band over seeds.
 
     Args:
-        curves: of each run its name, the steps `[X]` of its evaluations, and returns `[X, S]` of its seeds.
-        axis: what is counted along the curves.
+        curves: for each run its name, the steps `[X]` of its evaluations, and the returns `[X, S]` of its seeds.
+        axis: the name of the horizontal axis.
         title: above the picture.
-        path: of the picture; how its name ends decides about the format.
+        path: of the picture; its extension decides the format.
     """
     figure, axes = _picture()
     for index, (label, steps, returns) in enumerate(curves):
@@ -75,7 +75,7 @@ def draw_curves(
 
 
 class BufferLook(NamedTuple):
-    """What can be seen in the buffers of all seeds together."""
+    """Priorities and ages in the buffers of all seeds together."""
 
     priorities: np.ndarray  # float32, of all legal starts
     ages: np.ndarray  # int32, of all legal starts
@@ -120,10 +120,10 @@ def draw_priorities(look: BufferLook, title: str, path: str | os.PathLike[str]) 
 
 
 def draw_ages(look: BufferLook, title: str, path: str | os.PathLike[str]) -> None:
-    """Draw how old samples are, beside how old all starts are, as a PNG."""
+    """Draw the ages of samples and, for comparison, the ages of all starts, as a PNG."""
     figure, axes = _picture()
     num_ages = int(look.ages.max()) + 1
-    bins = [*range(0, num_ages, -(-num_ages // 60)), num_ages]  # whole ages, so that equal ones give a level line
+    bins = [*range(0, num_ages, -(-num_ages // 60)), num_ages]  # whole ages, so that uniform ages give a level line
     axes.hist(look.drawn_ages, bins, density=True, color="tab:blue", label="what is drawn")
     axes.hist(look.ages, bins, density=True, color="black", histtype="step", label="all starts")
     axes.set(title=title, xlabel="age in rows, 0 the newest", ylabel="density")

@@ -1,4 +1,4 @@
-"""What one takes out of a run: a function from observations to actions."""
+"""The policy of a run: a function from observations to actions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Policy:
     """A function from observations to actions, as compiled code.
 
     `policy(obs)` returns one action for an observation of the environment's shape, and actions `[N, ...]` for
-    observations `[N, ...]`. NumPy arrays give NumPy arrays; inside of `jit`, and for arrays of JAX, actions are arrays
-    of JAX. For environments of Gymnasium, observations and actions are as its `step` returns and takes them.
+    observations `[N, ...]`. NumPy arrays give NumPy arrays. JAX arrays give JAX arrays, also inside `jit`. For
+    environments of Gymnasium, observations and actions have the form that its `step` returns and takes.
 
     Args:
         agent: an algorithm.
@@ -50,7 +50,7 @@ class Policy:
 
     def __init__(self, agent: Agent, state: PyTree, env: Described):
         self.agent, self.state, self.env = agent, state, env
-        self._parameters = jax.tree.map(jnp.asarray, (agent, state))  # numbers would be moved to the device every time
+        self._parameters = jax.tree.map(jnp.asarray, (agent, state))  # moved to the device once, not in every call
         self._observations = Observations(env)
         self._carry = jax.eval_shape(lambda: self.initial_carry())
         self._needs_carry = {flag: acting.needs_carry(agent, flag) for flag in (True, False)}
@@ -62,9 +62,9 @@ class Policy:
 
         Args:
             obs: one observation, or `[N, ...]`.
-            deterministic: the best action; False to explore as in training.
-            key: of what is random, a PRNG key or a number. Without one, every call draws anew, and a policy that is
-                loaded again draws the same.
+            deterministic: True for the best action; False to explore as in training.
+            key: a PRNG key or a number, for random actions. Without a key, every call draws new random numbers. A
+                policy that is loaded again draws the same sequence.
 
         Raises:
             ValueError: if actions depend on earlier steps; use `act`.
@@ -94,7 +94,7 @@ class Policy:
         Args:
             obs: one observation, or `[N, ...]`.
             carry: what the last call returned, or `initial_carry`; None at the start of all episodes.
-            is_first: `bool[N]`, or one for all: where an episode begins, so that nothing is remembered.
+            is_first: `bool[N]`, or one flag for all: True where an episode begins; there the carry is ignored.
             deterministic: as in `policy(obs)`.
             key: as in `policy(obs)`.
         """
@@ -122,13 +122,13 @@ class Policy:
         key: jax.Array | int = 0,
         max_steps: int | None = None,
     ) -> Episodes:
-        """Play complete episodes; `.summary()` of what is returned says how good they are.
+        """Play complete episodes and return them; call `.summary()` of the result for means and confidence intervals.
 
         Args:
             num_episodes: how many.
             deterministic: False to explore as in training.
             key: of what is random, a PRNG key or a number.
-            max_steps: where to give up on an episode, for environments without a time limit.
+            max_steps: the step at which an episode is given up, for environments without a time limit.
         """
         return play(self.agent, self.state, self.env, num_episodes, _as_key(key), deterministic, max_steps)
 
@@ -145,12 +145,12 @@ class Policy:
             path: the file.
             deterministic: False to explore as in training.
             key: of what is random, a PRNG key or a number.
-            max_steps: where the film ends if the episode has not.
+            max_steps: the step at which the film ends if the episode has not ended before.
         """
         return record(path, self.agent, self.state, self.env, _as_key(key), deterministic, max_steps)
 
     def export(self, path: str | os.PathLike[str], deterministic: bool = True) -> None:
-        """Write the policy to a file that JAX alone can run, without this library; see `algorithms.runs.export`.
+        """Write the policy to a file that JAX can run without this library; see `algorithms.runs.export`.
 
         Args:
             path: the file, such as `policy.jaxexport`.
@@ -159,7 +159,7 @@ class Policy:
         export.save(path, self.agent, self.state, self.env, deterministic)
 
     def _check_carry(self, carry: PyTree, num_envs: int) -> None:
-        """Refuse what cannot be carried along."""
+        """Refuse a carry of the wrong structure or shapes."""
         got = [tuple(leaf.shape) for leaf in jax.tree.leaves(carry)]
         needed = [(num_envs, *leaf.shape) for leaf in jax.tree.leaves(self._carry)]
         if got != needed or jax.tree.structure(carry) != jax.tree.structure(self._carry):
@@ -180,11 +180,11 @@ class Policy:
 
 
 def load_policy(run: str | os.PathLike[str], seed: int = 0) -> Policy:
-    """Return the policy of a run, finished or not: that of its last checkpoint whose numbers are all finite.
+    """Return the policy in the last checkpoint of a run whose numbers are all finite; the run need not be finished.
 
     Args:
         run: the folder of the run.
-        seed: which of the run's seeds, counted from 0.
+        seed: the index of the seed within the run, counted from 0.
 
     Raises:
         ValueError: if there is no such run, checkpoint or seed.
@@ -206,7 +206,7 @@ def load_policies(run: str | os.PathLike[str]) -> list[Policy]:
     if settings.num_seeds > 1:
         axis = settings.num_seeds
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((axis, *leaf.shape), leaf.dtype), like)
-    # Only what the agent is: the buffer beside it may be larger than the memory.
+    # Only the agent is read, because the buffer may not fit into memory.
     nothing: Any = ()
     parts = TrainState(like, *[nothing] * (len(TrainState._fields) - 1))
     state = folder.restore(parts, partial=True)[0].agent

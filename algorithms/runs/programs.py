@@ -30,17 +30,17 @@ class Programs(NamedTuple):
     """The parts of a run that step and learn, each for all seeds at once."""
 
     shapes: Callable[[], TrainState]  # of the state that `init` returns
-    init: Callable[..., TrainState]  # from the agent of another run, if there is one
+    init: Callable[..., TrainState]  # takes the agent of another run, if there is one
     begin_anew: Callable[[TrainState], TrainState]
     adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
     run: Callable[..., Callable[[TrainState], TrainState]]  # compiled for a number of iterations of a phase
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
     split: Callable[[TrainState], Iterable[TrainState]] = lambda state: [state]  # into the states of a sweep's points
-    join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # and back
+    join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # the opposite of `split`
     goal: Goal | None = None  # of the environment
     keeps_episodes: bool = True  # whether the state holds the environments, too
-    end: Callable[[], None] = lambda: None  # of what is left running
+    end: Callable[[], None] = lambda: None  # ends what is left running
 
     def close(self) -> None:
         """End what is left running."""
@@ -48,7 +48,7 @@ class Programs(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What each seed of each point has for itself."""
+    """The values that each seed of each point has for itself."""
 
     key_train: jax.Array
     key_test: jax.Array
@@ -66,10 +66,10 @@ def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
 
 
 def compile_points(points: Sequence[Settings], cores: int | None = None) -> Programs:
-    """Return the programs of runs side by side, which differ in hyper-parameters and seeds at most.
+    """Return the programs of runs side by side; the runs may differ only in hyper-parameters and seeds.
 
     Args:
-        points: the settings of each run; one where environments are stepped on the host.
+        points: the settings of each run; only one if environments are stepped on the host.
         cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores.
     """
     experiments = [build(point) for point in points]
@@ -120,7 +120,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         return loop.go_online(state, *parts(own), env, plan)
 
     def look(own: Own, state: TrainState) -> PyTree:
-        # A rollout is used up in its iteration: between chunks there is nothing in it to look at.
+        # A rollout is empty between chunks: its rows are used up in their iteration.
         _, buffer = parts(own)
         stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
         return loop.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
@@ -138,7 +138,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         return forgotten(state), metrics
 
     like = way.shapes(begin_like, own)
-    # A data set is the same for all members; each has a copy of its own, but a single one takes it over.
+    # All members have the same data set. Each gets its own copy, but a single member takes over the memory.
     donated = (1,) if len(points) * num_seeds == 1 else ()
     begun = way.compiled(lambda own, stored: begin(own, None, stored), donated, num_shared=1)
     begun_from = way.compiled(begin, num_shared=1)

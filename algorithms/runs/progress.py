@@ -1,4 +1,4 @@
-"""How far a run is, and what another one that is forked from it takes over."""
+"""How far a run is, and what a fork of it takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Progress(NamedTuple):
-    """Where the host is; `seconds` of training, without compilation and evaluation, and those of offline updates."""
+    """How far a run is. `seconds` exclude compilation and evaluation; `offline_seconds` are a part of them."""
 
     iteration: int = 0
     seconds: float = 0.0
@@ -24,7 +24,7 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Progress:
-        """Return what a checkpoint says of it."""
+        """Return the progress that is saved in a checkpoint."""
         try:
             times = float(saved["seconds"]), float(saved.get("offline_seconds", 0))
             return cls(int(saved["iteration"]), *times)
@@ -36,20 +36,23 @@ class Progress(NamedTuple):
         return plan.steps(self.iteration)
 
     def after(self, plan: Plan, num_iterations: int, seconds: float) -> Progress:
-        """Return where the host is after more iterations of one phase, which took so long."""
+        """Return the progress after more iterations of one phase, which took `seconds`."""
         offline = seconds if self.iteration < plan.offline_updates else 0.0
         return Progress(self.iteration + num_iterations, self.seconds + seconds, self.offline_seconds + offline)
 
     def chunk(self, plan: Plan) -> int:
-        """Return how many iterations to run next: never across an evaluation, and about ten chunks between two."""
+        """Return the number of iterations in the next chunk.
+
+        There are about ten chunks between two evaluations, and no chunk goes past an evaluation.
+        """
         tested, next_test = plan.interval(self.iteration)
         interval = next_test - tested
-        # Even parts, so that one compiled program serves them all. A run whose budget was changed may be between them.
+        # Parts are equal, so that they share one program. A run whose budget was changed may be inside a part.
         part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
         return min(part, next_test - self.iteration)
 
     def summary(self, plan: Plan, num_seeds: int) -> dict[str, Any]:
-        """Return what metrics and results say of it; with offline updates also how many updates there were."""
+        """Return the progress as metrics and results show it; with offline updates, also the number of updates."""
         steps = self.steps(plan)
         trained = num_seeds * max(steps - plan.start_steps, 0)
         speed = trained / max(self.seconds - self.offline_seconds, 1e-9)
@@ -57,10 +60,10 @@ class Progress(NamedTuple):
         return {"steps": steps, **updates, "seconds": self.seconds, "steps_per_second": speed}
 
     def num_tests(self, plan: Plan) -> int:
-        """Return how many evaluations there were on the grid, or at the end behind it.
+        """Return how many evaluations there were: those at multiples of the interval, and one at the end.
 
-        So a run whose budget was raised has the tests of one that had it from the beginning. (The one at the old end,
-        and the next one, play the same episodes.)
+        So a run whose budget was raised has the same tests as a run that had this budget from the beginning. (The test
+        at the old end and the next one play the same episodes.)
         """
         return plan.num_tests(self.iteration)
 
@@ -75,7 +78,7 @@ def check_total(folder: RunFolder, plan: Plan, steps: int) -> None:
 
 
 def read_agent(origin: RunFolder, like_origin: TrainState, like: TrainState) -> PyTree:
-    """Return the agent of another run, which must be like that of a new run.
+    """Return the agent of another run; its shapes must be those of the new run's agent.
 
     Args:
         origin: the other run.
@@ -127,7 +130,7 @@ def read_origin(
 
 
 def _iteration(origin: RunFolder, plan: Plan, progress: Progress) -> int:
-    """Return after how many iterations of a new plan the steps of another run have been made."""
+    """Return the number of iterations of a new plan that make as many steps as another run has made."""
     before = origin.settings().plan
     if plan.offline_updates != before.offline_updates:
         raise ValueError(

@@ -23,10 +23,11 @@ WIDE = 90  # columns of a terminal that have room for the title and a bar
 
 
 class ProgressBar:
-    """Shows what is being done from the first moment on, then steps, speed, the last return and the time left.
+    """Shows at once what the run is doing, and later steps, speed, the last return and the time left.
 
-    On a terminal that is a line which is drawn anew again and again. Where standard output goes elsewhere, every
-    evaluation is a line there; if that is a pipe, whose other end may write to the same terminal, it is all there is.
+    On a terminal this is one line, which is drawn again and again. If standard output is not a terminal, each
+    evaluation is printed there as a line. If it is a pipe, there is no bar, because the program that reads the pipe may
+    write to the same terminal.
 
     Args:
         title: what is being trained.
@@ -41,12 +42,12 @@ class ProgressBar:
         is_wide = self._console.width >= WIDE
         bar = [TextColumn(escape(title)), BarColumn()] if is_wide else []
         columns = [SpinnerColumn("line"), *bar, _Figures(is_wide)]
-        # Rich would show what is printed above the bar, also where standard output goes to a file.
+        # Rich would move printed lines above the bar, even if standard output goes to a file.
         self._bar = Progress(
             *columns, console=self._console, disable=not self._has_bar, transient=True, redirect_stdout=False
         )
         self._task = self._bar.add_task("", total=None, report=None, score="", deadline=None)
-        # When training was seen to be under way, after how many steps, or offline updates.
+        # The time of the first report while training, its steps or offline updates, and their unit.
         self._first: tuple[float, int, str] | None = None
 
     def __enter__(self) -> ProgressBar:
@@ -57,11 +58,11 @@ class ProgressBar:
         self.close()
 
     def close(self) -> None:
-        """Leave the terminal to others."""
+        """Stop drawing, so that others can write to the terminal."""
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Show a line to a person: above the bar, or where there is none on standard error."""
+        """Show a line to a person: above the bar, or on standard error if there is no bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @property
@@ -73,7 +74,7 @@ class ProgressBar:
         """Show what is known between chunks.
 
         Raises:
-            BrokenPipeError: when nobody reads the lines any more.
+            BrokenPipeError: when the reader of the lines is gone.
         """
         shown: dict[str, Any] = {"report": report, "deadline": self._deadline(report)}
         if report.metrics is not None:
@@ -165,7 +166,7 @@ def _is_pipe(stream: TextIO | None) -> bool:
 
 
 def _clock(seconds: float) -> str:
-    """Spell a time as people do.
+    """Return a duration as text.
 
     Example:
         >>> _clock(75.2), _clock(7_384)

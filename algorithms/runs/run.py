@@ -1,7 +1,7 @@
-"""A training run in a folder: chunks of one compiled program, with everything else between them on the host.
+"""A training run in a folder. It runs chunks of one compiled program; everything else happens between them on the host.
 
-The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued,
-and also if its budget is changed on the way (unless learning rates are annealed over that budget).
+The outcome is the same, bit for bit, however the run is cut into chunks and however often it is stopped and continued.
+It is also the same if the budget is changed on the way, unless learning rates are annealed over this budget.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def start(
         settings: of the run.
         folder: of the run.
         options: what does not change the outcome.
-        start_from: the folder of another run, which is only read, whose agent goes on in this one as it is. The buffer
-            is new, steps count from 0, and the first ones are those of the agent's policy. See also `fork`.
+        start_from: the folder of another run, which is only read. This run continues with the agent of that run. The
+            buffer is new, steps count from 0, and the agent's policy takes the first steps. See also `fork`.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
@@ -50,7 +50,7 @@ def start(
     """
     kept = kept_options(options._asdict())
     run_folder = RunFolder(folder)
-    run_folder.require_new()  # which takes seconds less than what follows
+    run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
         settings = complete(settings)  # refuses what is wrong before anything is written
         programs = compile_programs(settings, options.cores)
@@ -81,11 +81,11 @@ def resume(
     Args:
         folder: of the run.
         options: what does not change the outcome.
-        fresh_environments: restore agent and buffer only, and begin new episodes; the stored ones that were under way
-            are closed as by a time limit. A finished run stays as it is.
-        total_steps: a new budget of the run, also of a finished one: environment steps in all, not below those that
-            were made. Evaluations are where they would be if it had been the budget from the beginning, and where the
-            run had ended. Learning rates that are annealed go on along the line over the new budget.
+        fresh_environments: restore only agent and buffer, and begin new episodes. Stored episodes that were not
+            finished are closed as by a time limit. A finished run does not change.
+        total_steps: a new budget, also for a finished run: all environment steps, at least those that were made.
+            Evaluations come at the same steps as if this had been the budget from the beginning; the one at the old end
+            stays. Annealed learning rates follow the line over the new budget from here on.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
@@ -97,7 +97,7 @@ def resume(
     with run_folder.lock(), guarded(options) as stops:
         settings = run_folder.settings()
         kept = kept_options(run_folder.options(), options._asdict())
-        run_folder.metrics()  # refuses those that could not be drawn in the end
+        run_folder.metrics()  # refuses metrics that could not be drawn at the end
         if total_steps is not None:
             settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
         programs = compile_programs(settings, options.cores)
@@ -116,7 +116,7 @@ def resume(
 
 
 def go_on(folder: RunFolder, settings: Settings, progress: Progress, options: Options, kept: Kept) -> None:
-    """Make the folder of a run ready to be continued from some progress, with settings whose budget may be new."""
+    """Prepare the folder of a run to be continued from `progress`; the settings may have a new budget."""
     plan = settings.plan
     check_total(folder, plan, progress.steps(plan))
     if settings != folder.settings():
@@ -134,20 +134,20 @@ def fork(
 ) -> dict[str, Any]:
     """Train in a folder, which must not exist, from what another run has learned and stored; return the result.
 
-    The new run takes over agent and buffer, begins new episodes, and goes on counting steps from where the other one
-    is: `total_steps` are those of both together. The other run is only read.
+    The new run takes over agent and buffer and begins new episodes. It continues to count steps where the other run is,
+    so `total_steps` are the steps of both together. The other run is only read.
 
     Args:
         source: the folder of the other run.
-        settings: of the new run, such as `dataclasses.replace(RunFolder(source).settings(), gamma=0.9)`; anything may
-            be changed that leaves the shapes of the agent's and the buffer's state as they are.
+        settings: of the new run, such as `dataclasses.replace(RunFolder(source).settings(), gamma=0.9)`; they
+            may differ in anything that keeps the shapes of the agent's and the buffer's state.
         folder: of the new run.
-        options: what does not change the outcome; those of the other run where they are None.
+        options: what does not change the outcome; None takes the value of the other run.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the new run can be resumed.
         NotFinite: with `on_nan="stop"`, because of the first number that is not finite.
-        ValueError: also when the settings do not fit to the state.
+        ValueError: also when the settings do not fit the state.
     """
     origin, run_folder = RunFolder(source), RunFolder(folder)
     run_folder.require_new()
@@ -165,7 +165,7 @@ def fork(
 
 
 def restore(folder: str | os.PathLike[str]) -> TrainState:
-    """Return the state in the checkpoint of a run, the last finite one: leaves `[S, ...]`, also of one seed."""
+    """Return the last finite state that a run has saved; leaves are `[S, ...]`, even for one seed."""
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
     state, _ = run_folder.restore(shapes_of_all(_shapes(settings)))
@@ -173,7 +173,7 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
 
 
 def kept_options(*given: Mapping[str, Any]) -> Kept:
-    """Return the options that stay with a run, of which the last ones given win; refuse logs that cannot be written."""
+    """Return the options to save with a run; later arguments win. Refuse logs that cannot be written."""
     kept = functools.reduce(Kept.over, given, Kept())
     logs.require(kept.log)
     return kept

@@ -1,22 +1,22 @@
 """The folder of a training run: settings, metrics, checkpoint, result and learning curve.
 
 config.json     the resolved settings
-options.json    what does not change the outcome, and a resumed run keeps; from which run this one was forked; where the
-                module of an environment of one's own was, relative to this folder and absolute
-metrics.jsonl   one line an evaluation
-metrics.csv, tensorboard/, wandb/  copies of these for other tools, if they are asked for
-checkpoint/     the whole state, restored bit for bit, the last two; the agent in it is finite
-checkpoint_nonfinite/  the same, once the agent is not finite any more: a run goes on from there, and from checkpoint/
-                if this one is removed
-saved           says that there was a checkpoint once
+options.json    options that do not change the outcome, which a resumed run keeps; the run from which this one was
+                forked; the location of the user's own environment, relative to this folder and absolute
+metrics.jsonl   one line per evaluation
+metrics.csv, tensorboard/, wandb/  copies of the metrics for other tools, if they are asked for
+checkpoint/     the last two saves of the whole state, restored bit for bit; the agent in it is finite
+checkpoint_nonfinite/  the same for states whose agent is not finite; a run continues from the later of the two, so
+                remove this folder to continue from checkpoint/
+saved           a mark that there was a checkpoint once
 lock            held by the process that writes to the folder
 result.json     the last evaluation
 curve.png       returns over steps, mean and confidence band over seeds
-priorities.png  how likely the stored starts are drawn, and
-ages.png        how old what is drawn is; both by scripts/plot.py
+priorities.png  how likely the stored starts are drawn; written by scripts/plot.py
+ages.png        how old the drawn samples are; written by scripts/plot.py
 
-Whatever a run needs to go on is on the disk before something relies on it: a power cut loses what was done since the
-last checkpoint, and no more. Only one process may write to the folder; any number may read.
+Whatever a run needs to continue is on the disk before other files rely on it. A power cut loses only what was done
+since the last checkpoint. Only one process may write to the folder; any number may read.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class RunFolder:
         options: Mapping[str, Any] | None = None,
         begun: tuple[PyTree, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Make the folder, which must not exist: all at once or not at all.
+        """Make the folder, which must not exist. After a crash it is either complete or not there.
 
         Args:
             settings: of the run.
             options: what does not change the outcome.
-            begun: the state and the progress from which the run goes on, if it is not to begin from scratch.
+            begun: the state and the progress to continue from; None to begin from scratch.
         """
         self.require_new()
         aside = RunFolder(self.path.with_name(f".{self.path.name}.new"))
         try:
             durable.make_folder(aside.path.absolute())
             with run_lock.lock(aside.path):
-                durable.remove_folder(aside._checkpoint)  # which a killed process may have left
+                durable.remove_folder(aside._checkpoint)  # a killed process may have left it
                 aside.change_settings(settings)
                 kept = own_environment.keep(settings.environment, self.path)
                 aside.change_options({**(options or {}), **kept})
@@ -81,7 +81,7 @@ class RunFolder:
             raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
 
     def require_new(self) -> None:
-        """Refuse a folder that exists, or that can surely not be made."""
+        """Refuse a folder that exists, or that clearly cannot be made."""
         if self.path.exists():
             raise ValueError(
                 f"{self.path} exists already; choose another folder, or continue that run with --resume {self.path}."
@@ -112,7 +112,7 @@ class RunFolder:
             own_environment.find(settings.environment, self.path, options)
             build(settings)  # refuses what is wrong
             return settings
-        except own_environment.NotFound:  # which is not the fault of the settings
+        except own_environment.NotFound:  # the settings are not at fault
             raise
         except ValueError as error:
             raise ValueError(f"{self._config} does not hold the settings of a run: {error}") from None
@@ -128,9 +128,9 @@ class RunFolder:
     def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any], is_finite: bool = True) -> None:
         """Write a checkpoint of the state, with what the host must know to go on.
 
-        A state whose agent is not finite goes elsewhere, so that the last one that was finite stays.
+        A state whose agent is not finite is saved in another folder, so that the last finite state stays.
         """
-        self._metrics.sync()  # what was written until now is not written again by a run that goes on from here
+        self._metrics.sync()  # a run that continues from here does not write these lines again
         where = self._checkpoint if is_finite else self._nonfinite_checkpoint
         checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
         if not self._saved.exists():
@@ -153,11 +153,11 @@ class RunFolder:
         return False
 
     def restore(self, like: PyTree, furthest: bool = False, partial: bool = False) -> tuple[PyTree, dict[str, Any]]:
-        """Return the state and the progress of the checkpoint, which must be one of the settings in the folder.
+        """Return the state and the progress of the checkpoint; its settings must be those in the folder.
 
         Args:
             like: shapes and dtypes of the state.
-            furthest: take the last state even if its agent is not finite, else only if there is no other.
+            furthest: take the last state even if its agent is not finite. Otherwise prefer the last finite state.
             partial: read only the leaves of `like`.
         """
         if not self.has_checkpoint:
@@ -170,7 +170,7 @@ class RunFolder:
         return state, {name: value for name, value in progress.items() if name != "settings"}
 
     def saved_iterations(self) -> dict[Path, int]:
-        """Return the iteration of every state that is saved, by where it is."""
+        """Return the iteration of every saved state, by its path."""
         found = {}
         for path in (self._checkpoint, self._nonfinite_checkpoint):
             found |= {step: metadata["iteration"] for step, metadata in checkpoint.metadata_of_steps(path).items()}
@@ -195,11 +195,11 @@ class RunFolder:
         return self._metrics.append(metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics, but for those at the end that a killed run or a power cut left unreadable."""
+        """Return the lines of metrics, except those at the end that a killed run or a power cut left unreadable."""
         return self._metrics.lines()
 
     def keep_metrics(self, steps: int, updates: float = math.inf) -> None:
-        """Drop lines that a killed run wrote after its last checkpoint, made after so many steps and updates."""
+        """Drop lines that a killed run wrote after its last checkpoint, which has so many steps and updates."""
         self._metrics.keep(steps, updates)
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ class RunFolder:
         return result
 
     def draw_curve(self) -> None:
-        """Draw the learning curve of the evaluations so far; without matplotlib there is none."""
+        """Draw the learning curve of the evaluations so far; do nothing without matplotlib."""
         if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):
             settings = self.settings()
             plotting.draw_curve(metrics, f"{settings.algorithm} on {settings.environment}", self.curve)
@@ -242,13 +242,13 @@ class RunFolder:
         return self.path / "ages.png"
 
     def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
-        """Return the names of settings that are other ones in this run."""
-        if not isinstance(settings, Settings):  # of any version: what it does not know has its default
+        """Return the names of settings whose values differ from those of this run."""
+        if not isinstance(settings, Settings):  # from any version: settings that it did not have get their defaults
             settings = Settings.from_dict(old_settings.current(settings))
         return differing(*(json.loads(json.dumps(one.to_dict())) for one in (settings, self.settings())))
 
     def _check_same(self, metadata: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of other settings, but for the length of the run: that may be changed."""
+        """Refuse a checkpoint of other settings; only the length of the run may differ."""
         saved = metadata.get("settings", {})
         changed = self.changed_settings(saved) if saved else []
         names = [name for name in changed if name != "plan.total_steps"]

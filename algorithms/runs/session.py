@@ -98,7 +98,7 @@ class _Session:
         self._options, self._kept, self._stops = options, kept, stops
         self._plan, self._num_seeds = settings.plan, len(points) * settings.num_seeds
         self._watch = Watch(options.on_notice, settings.environment, self._plan.on_nan, self._steps_kept)
-        self._saved = -math.inf  # when; the first save is due at once
+        self._saved = -math.inf  # time of the last save; the first save is due at once
         self._is_drawn = False  # whether the curves show the last evaluation
         self._stopped_by: str | None = None  # the option that ended the training early
 
@@ -106,9 +106,9 @@ class _Session:
         """Train up to the end of the plan, and return the results."""
         self._report("compiling")
         state = self._begin() if state is None else state
-        self._watch.look(state.sums, is_read=False)  # of the warm-up, before anything is saved
+        self._watch.look(state.sums, is_read=False)  # the sums of the warm-up, checked before anything is saved
         while True:
-            stop = self._stops.signals.received  # one that comes during the save is obeyed after the next chunk
+            stop = self._stops.signals.received  # a signal that comes during the save is obeyed after the next chunk
             if stop or self._is_done or time.monotonic() - self._saved > self._kept.checkpoint_seconds:
                 self._save(state)
             if stop:
@@ -141,7 +141,7 @@ class _Session:
         self._saved = time.monotonic()
 
     def _advance(self, state: TrainState) -> tuple[TrainState, Metrics | None]:
-        """Run one chunk, and the evaluation behind it if one is due."""
+        """Run one chunk, and the evaluation after it if one is due."""
         plan, programs, before = self._plan, self._programs, self._progress
         chunk = before.chunk(plan)
         compiled = programs.run(chunk, phase_of(plan, before.iteration))
@@ -159,7 +159,7 @@ class _Session:
         return state, metrics | _success(programs.goal, returns, lengths) | {"returns": returns}
 
     def _note(self, metrics: Metrics | None) -> None:
-        """Write down what an evaluation found, if there was one, and ask whether the training is to end early."""
+        """Write the metrics of an evaluation, if there was one, and check whether the training ends early."""
         if metrics is not None:
             for point, of_point in zip(self._points, _apart(metrics, len(self._points)), strict=True):
                 summary = self._progress.summary(self._plan, point.settings.num_seeds)
@@ -189,7 +189,7 @@ class _Session:
         return results
 
     def _report(self, phase: str, metrics: Metrics | None = None) -> None:
-        """Tell who started the runs how far they are; stop if nobody listens any more."""
+        """Report the progress to the caller; stop if the reader of its output is gone."""
         plan, progress = self._plan, self._progress
         if 0 < plan.offline_updates >= progress.iteration:
             speed = self._num_seeds * progress.iteration / max(progress.offline_seconds, 1e-9)
@@ -200,10 +200,10 @@ class _Session:
         try:
             self._options.on_chunk(report)
         except BrokenPipeError:
-            self._stops.signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # the former is unknown to Windows
+            self._stops.signals.stop(getattr(signal, "SIGPIPE", signal.SIGTERM))  # Windows has no SIGPIPE
 
     def _steps_kept(self) -> int | None:
-        """Return after how many steps all runs have a finite checkpoint; None if one has none."""
+        """Return the number of steps after which all runs have a finite checkpoint; None if a run has none."""
         iterations = [point.folder.finite_iteration() for point in self._points]
         known = [iteration for iteration in iterations if iteration is not None]
         return Progress(min(known)).steps(self._plan) if len(known) == len(iterations) else None
@@ -223,11 +223,11 @@ def _result(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> dict
 
 
 def _success(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> Metrics:
-    """Return in which part of the episodes `[S, E]` of each seed the goal was reached, if there are goals."""
+    """Return the share of the episodes `[S, E]` of each seed in which the goal was reached, if there are goals."""
     return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
 
 
 def _apart(values: Any, num_points: int) -> Iterator[Any]:
-    """Yield the part of each point of arrays `[P * S, ...]`."""
+    """Split arrays `[P * S, ...]`, and yield the part of each point."""
     for point in range(num_points):
         yield jax.tree.map(lambda value: np.split(value, num_points)[point], values)  # noqa: B023

@@ -15,13 +15,13 @@ from jaxrl_buffers import config
 from jaxrl_buffers._checks import shown
 
 GROUPS = ("plan", "agent", "sampler", "rollout", "buffer", "env", "dataset")  # settings that hold others
-# Settings of which a buffer is made. They are not given beside a whole buffer, which says all of this itself.
+# Settings that describe a buffer. They are refused beside a whole buffer, which describes itself.
 OF_BUFFER = (
     *("capacity", "n_step", "gamma", "hindsight", "hindsight_ratio"),
     *("sampler", "rollout", "sequence_length", "burn_in", "dataset", "dataset_share"),
 )
 SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
-# Likewise, the settings of which a part of an agent is made.
+# Likewise, settings that describe a part of an agent.
 OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule": ("anneal",)}
 
 
@@ -29,26 +29,26 @@ OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule"
 class Settings:
     """Everything that decides the outcome of a run.
 
-    A sampler is `{"name": ..., option: value, ...}`. Samplers that draw as another one does, from a part of the buffer,
-    have that one under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
+    A sampler is `{"name": ..., option: value, ...}`. Some samplers apply another sampler to a part of the buffer, which
+    they have under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
 
     Buffer and agent may also be whole components, `{"name": ..., "config": {...}}`, as `jaxrl_buffers.from_config`
     builds them. What their `config` leaves out has the default of the component's class. Settings that would describe
-    the same thing a second time are refused: beside a whole buffer those of `OF_BUFFER`, beside an agent with a part of
-    its own those of `OF_AGENT`. A whole agent has the action space of the environment. A whole buffer is for as many
-    environments as the plan has, unless its `config` says how many.
+    the same thing a second time are refused: those of `OF_BUFFER` beside a whole buffer, and those of `OF_AGENT` beside
+    a whole agent that has this part itself. A whole agent gets the action space of the environment. A whole buffer is for
+    as many environments as the plan has, unless its `config` gives another number.
 
     Args:
         algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo` or `ppo`.
         environment: the name of an environment: `CartPole-v1` of gymnax, `brax:ant`, `gymnasium:HalfCheetah-v5`, or
-            `module:function` of one's own.
+            `module:function` for your own.
         plan: budgets and intervals.
         sampler: which transitions of a replay buffer are drawn. None is `{"name": "uniform"}`.
         rollout: options of the rollout from which an on-policy algorithm learns.
         buffer: a whole buffer; None to make one from the other settings.
         n_step: rewards summed up in a target; 1 for on-policy algorithms.
-        hindsight: learn from goals that were reached by chance, in environments with goals: `none`, or which of them
-            are taken, `future`, `final`, `episode` or `random`.
+        hindsight: in environments with goals, also learn from goals that were reached by chance. `none`, or the choice
+            of these goals: `future`, `final`, `episode` or `random`.
         hindsight_ratio: the share of samples whose goal is replaced.
         gamma: discount of one step.
         capacity: transitions that a replay buffer holds. A rollout holds those of one iteration.
@@ -73,17 +73,17 @@ class Settings:
             as in MinAtar: it takes a quarter of the memory and changes no result. `uint8` is for images with values up
             to 255, which networks divide by 255.
         env: options of the environment's constructor, such as `{"ctrl_cost_weight": 0.2}`.
-        frame_skip: of games of Atari, for how many frames an action is repeated; None for 4.
-        frame_stack: of environments of Gymnasium, how many observations are put together along a new last axis. A
-            replay buffer keeps each of them once: four frames of 84x84 take 7,938 bytes a transition, not 56,448.
-        processes: step every environment of Gymnasium in a process of its own, which pays where steps are slow.
+        frame_skip: for how many frames an action is repeated, in games of Atari; None for 4.
+        frame_stack: how many observations are stacked along a new last axis, in environments of Gymnasium. A replay
+            buffer stores each of them once: with four frames of 84x84, a transition takes 7,938 bytes, not 56,448.
+        processes: step every environment of Gymnasium in its own process, which is faster if steps are slow.
         actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
-        lock_step: of environments of Gymnasium, collect and learn one after the other. Otherwise a chunk is collected
-            while the one before it is learned from, by the policy from before that learning.
+        lock_step: collect and learn one after the other, in environments of Gymnasium. Otherwise a chunk is collected
+            while the agent learns from the chunk before it, by the policy from before this learning.
         info: numbers of the environment's `info`, by name, that are stored with every step and averaged into the
             metrics.
         dataset: a data set to learn from besides what the run collects, by its path: a `.npz` or `.hdf5` file with the
-            keys of D4RL, or a folder or name of Minari. Together with `offline_updates`, also before the first step.
+            keys of D4RL, or a folder or name of Minari. With `offline_updates`, also before the first step.
         dataset_share: the share of every batch that comes from the data set, once there are steps.
 
     Example:
@@ -130,7 +130,7 @@ class Settings:
     dataset_share: float = 0.5
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON knows them, without those that a whole component replaces."""
+        """Return the settings as values of JSON, without those that a whole component replaces."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"plan": self.plan.to_dict(), **{name: list(values[name]) for name in (*SIZES, "info")}}
         replaced = replaced_settings(values)
@@ -138,9 +138,9 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Return the settings of a dict such as `to_dict` gives.
+        """Return the settings in a dict, in the form that `to_dict` returns.
 
-        Settings that are left out have their defaults, but for the algorithm, the environment and the plan's total.
+        Settings that are left out have their defaults. Algorithm, environment and the plan's total are required.
         Options of agents and samplers are kept as they are until `build` checks them.
         """
         flat = _check_flat(require_keys("settings", values))
@@ -156,12 +156,12 @@ class Settings:
 
 
 def is_component(value: Any) -> bool:
-    """Tell a whole component, `{name, config}`, from options of one that is made from the settings."""
+    """Return whether a value is a whole component, `{name, config}`, and not only options."""
     return isinstance(value, Mapping) and ("name" in value or "config" in value)
 
 
 def replaced_settings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a whole buffer or agent among them replaces, each with the place to look at."""
+    """Return the settings that a whole buffer or agent replaces, each with the name of this component's setting."""
     agent = values.get("agent")
     own = _config_of(agent) if is_component(agent) else {}
     names = {} if values.get("buffer") is None else dict.fromkeys(OF_BUFFER, "buffer.config")
@@ -176,16 +176,16 @@ def refuse_replaced(values: Mapping[str, Any]) -> None:
 
 
 def _config_of(component: Any) -> Mapping[str, Any]:
-    """Return the `config` of a whole component; nothing if there is none that could be read."""
+    """Return the `config` of a whole component; empty if it has none that can be read."""
     own = component.get("config") if isinstance(component, Mapping) else None
     return own if isinstance(own, Mapping) else {}
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of which those `above` win, both as dicts in the form of `Settings.to_dict`.
+    """Return two dicts of settings as one, in which `above` wins; both have the form of `Settings.to_dict`.
 
-    Options of the plan, the agent and the sampler are merged one by one. Another sampler, and a whole component, begin
-    with their own defaults: then nothing of what they replace is taken from below.
+    Options of the plan, the agent and the sampler are merged one by one. If `above` has another sampler or a whole
+    component, it begins with its own defaults, and takes nothing from what it replaces in `below`.
 
     Example:
         >>> preset = {"gamma": 0.9, "sampler": {"name": "prioritized", "alpha": 0.3}}
@@ -218,7 +218,7 @@ def _merged_samplers(below: Any, above: Any) -> Any:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the dotted names of settings that differ; of components with different names, only that of the setting."""
+    """Return the dotted names of settings that differ; components of different names count as one difference."""
     names = []
     for name in {**one, **other}:
         here, there = one.get(name), other.get(name)
@@ -241,7 +241,7 @@ def check_options(where: str, values: Any, component: Any, keys: Collection[str]
 
 
 def require_keys(name: str, values: Any) -> Mapping[str, Any]:
-    """Refuse what has no keys."""
+    """Refuse a value that is not a mapping."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{name}: got {shown(values)}, expected keys with values.")
     return values

@@ -1,4 +1,4 @@
-"""Refuses settings that are wrong by themselves. Those of components are checked where `build` makes these."""
+"""Refuses settings that are wrong by themselves. `build` checks the options of components when it makes them."""
 
 from __future__ import annotations
 

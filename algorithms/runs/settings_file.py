@@ -22,9 +22,9 @@ Buffer and agent may also be whole components, as `jaxrl_buffers.config` builds 
       name: DDQN
       config: {torso: {name: Torso, config: {hidden_sizes: [256]}}, addons: [{name: RewardPrediction}]}
 
-What their `config` leaves out has the default of the component's class; presets do not matter there. The name of a
-whole agent also names the algorithm. Its action space is that of the environment, and without a torso of its own it
-gets the one of the settings. A whole buffer is for as many environments as the plan has.
+What their `config` leaves out has the default of the component's class; presets have no effect on it. The name of a
+whole agent also names the algorithm. Its action space is that of the environment. If its `config` has no torso, it gets
+the torso of the settings. A whole buffer is for as many environments as the plan has.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from jaxrl_buffers._checks import shown
 
 
 def read(path: str | os.PathLike[str], **names: str | None) -> Settings:
-    """Return the settings in a file, and of the preset below it; see `read_dict`."""
+    """Return the settings in a file, with the preset for what it leaves out; see `read_dict`."""
     return Settings.from_dict(read_dict(path, **names))
 
 
 def read_dict(path: str | os.PathLike[str], **names: str | None) -> dict[str, Any]:
-    """Return the settings in a file, and of the preset below it, as a dict.
+    """Return the settings in a file, with the preset for what it leaves out, as a dict.
 
     Args:
         path: a YAML file.
-        names: an `algorithm` or `environment` to take instead of the file's.
+        names: an `algorithm` or `environment` that replaces the one in the file.
 
     Raises:
         ValueError: one line that names the file, the key, its value and what is expected.
@@ -67,7 +67,7 @@ def read_dict(path: str | os.PathLike[str], **names: str | None) -> dict[str, An
 
 
 def from_values(values: Any, **names: str | None) -> Settings:
-    """Return the settings in a dict, and of the preset below it.
+    """Return the settings in a dict, with the preset for what it leaves out.
 
     Example:
         >>> from_values({"algorithm": "ddqn", "environment": "CartPole-v1", "gamma": 0.9}).plan.total_steps
@@ -77,7 +77,7 @@ def from_values(values: Any, **names: str | None) -> Settings:
 
 
 def over_preset(values: Any, **names: str | None) -> dict[str, Any]:
-    """Return the settings in a dict merged with the preset of its algorithm and environment, where they win."""
+    """Return the settings in a dict, merged over the preset of its algorithm and environment."""
     if not isinstance(values, Mapping):
         raise ValueError(f"got {shown(values)}, expected the keys of Settings with their values.")
     values = old_settings.current(values, is_by_hand=True)

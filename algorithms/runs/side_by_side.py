@@ -1,8 +1,8 @@
-"""Many members side by side, such as the seeds of a run: how what one member does becomes what all of them do.
+"""Runs many members side by side, such as the seeds of a run, given the function of one member.
 
-On accelerators all members are one program, with an axis of members. On a CPU every member runs the same program by
-itself, and as many do at a time as there are cores. That uses all of them, whatever the number of members, compiles no
-program anew for another number, and gives every member the bits that it has when it is alone.
+On accelerators all members are in one program, with an axis of members. On a CPU every member runs the same program by
+itself, and as many members run at a time as there are cores. This uses all cores for any number of members, and needs
+no new program for another number. Every member gets the same bits as if it were alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TURNS = 8
 
 
 class Members(SideBySide):
-    """What each of the members has, if they run by themselves; of training states also the parts."""
+    """The values of members that run by themselves, one entry each. The properties are those of training states."""
 
     @property
     def agent(self) -> Members:
@@ -41,7 +41,7 @@ class Members(SideBySide):
 
     @property
     def sums(self) -> Sums:
-        """What all of them have counted: leaves `[S, ...]`."""
+        """The sums of all members: leaves `[S, ...]`."""
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(state.sums for state in self.states))
 
 
@@ -49,28 +49,28 @@ class Way(Protocol):
     """A way to run members side by side."""
 
     def split(self, values: PyTree) -> Any:
-        """Return values with leaves `[S, ...]` as the programs of this way take them."""
+        """Turn values with leaves `[S, ...]` into the form that the programs take."""
         ...
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return the shapes and dtypes of what a function of one member gives for all of them."""
+        """Return the shapes and dtypes of the result for all members, given the function of one member."""
         ...
 
     def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
-        """Return what a function of one member does for all of them.
+        """Return the compiled function of all members, given the function of one member.
 
         Args:
-            function: of what is each member's own, and then of what is the same for all.
+            function: takes first the arguments of each member, and then those that are the same for all.
             donate: the arguments whose memory may be used again.
             num_shared: how many arguments are the same for all.
         """
         ...
 
     def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
-        """Return, compiled already, what moves the states of all members forward, in place.
+        """Return a compiled function that advances the states of all members, in place.
 
         Args:
-            advance: returns the function of a member's own values and its state that makes a number of repetitions.
+            advance: returns, for a number of repetitions, the function `(own, state) -> state` of one member.
             count: how many to make.
             own: the values of all members.
             like: shapes and dtypes of their states.
@@ -78,20 +78,20 @@ class Way(Protocol):
         ...
 
     def gathered(self, values: Any) -> PyTree:
-        """Return what a program gave as NumPy arrays `[S, ...]`."""
+        """Return the result of a program as NumPy arrays `[S, ...]`."""
         ...
 
     def apart(self, states: Any, size: int) -> Iterable[Any]:
-        """Return the states of groups of so many members that follow each other, each as such a group has it alone."""
+        """Split states into groups of `size` consecutive members; each group has the form that it would have alone."""
         ...
 
     def joined(self, groups: list[Any], size: int) -> Any:
-        """Return the states of all members, of which `apart` has made groups."""
+        """Join the groups that `apart` made into the states of all members."""
         ...
 
 
 def way_for(num_members: int, cores: int | None = None) -> Way:
-    """Return how to run so many members on the default platform.
+    """Return the way to run so many members on the default platform.
 
     Args:
         num_members: `S`.
@@ -105,12 +105,12 @@ def way_for(num_members: int, cores: int | None = None) -> Way:
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use; `taskset` and containers may leave it fewer than there are."""
+    """Return how many cores this process may use; `taskset` and containers may limit them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shapes_of_all(like: PyTree) -> PyTree:
-    """Return the shapes of one state with leaves `[S, ...]` for those of members that run by themselves."""
+    """Turn the shapes of members that run by themselves into those of one state with leaves `[S, ...]`."""
     if not isinstance(like, SideBySide):
         return like
     return jax.eval_shape(lambda *states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), *like.states)
@@ -223,7 +223,7 @@ class OnCores:
         def of_all(*args: Any) -> Members:
             own, shared = args[: len(args) - num_shared], args[len(args) - num_shared :]
             members = [(*parts, *shared) for parts in zip(*(arg.states for arg in own), strict=True)]
-            if not programs:  # before every thread would do the same
+            if not programs:  # compiled here once, not in every thread
                 programs.append(jitted.lower(*members[0]).compile())
             return Members(tuple(self._pool.map(lambda one: jax.block_until_ready(programs[0](*one)), members)))
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Ctrl-C, `kill`, and a terminal that was closed; the last one is unknown to Windows.
+# Ctrl-C, `kill`, and a closed terminal; Windows has no SIGHUP.
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class StopSignals:
-    """Within its `with` block, remembers Ctrl-C, SIGTERM and SIGHUP instead of dying of them; the next one is obeyed.
+    """Within its `with` block, remembers the first Ctrl-C, SIGTERM or SIGHUP. A second one has its usual effect.
 
-    One that is ignored, as SIGHUP is under `nohup`, stays so.
+    A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
 
     Args:
         on_signal: called for every signal, in a thread of its own and at once, also while compiled code is running.
@@ -36,7 +36,7 @@ class StopSignals:
         self._previous_fd = -1
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is not threading.main_thread():  # elsewhere Python does not allow it
+        if threading.current_thread() is not threading.main_thread():  # Python sets handlers only in the main thread
             return self
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -49,7 +49,7 @@ class StopSignals:
         self._restore()
         if self._pipe is not None:
             signal.set_wakeup_fd(self._previous_fd)
-            os.close(self._pipe[1])  # which ends the thread
+            os.close(self._pipe[1])  # this ends the thread
             self._pipe = None
 
     def stop(self, number: int) -> None:
@@ -66,7 +66,7 @@ class StopSignals:
         self._previous = {}
 
     def _watch(self, on_signal: Callable[[int], None]) -> None:
-        """Tell of signals at once: Python calls handlers only when compiled code has returned to the main thread."""
+        """Report signals at once. Python's own handlers wait until compiled code returns to the main thread."""
         self._pipe = reading, writing = os.pipe()
         os.set_blocking(writing, False)
         self._previous_fd = signal.set_wakeup_fd(writing)

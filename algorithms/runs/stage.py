@@ -1,4 +1,4 @@
-"""One environment that can be looked at, wherever it is stepped."""
+"""One environment that can be drawn, compiled or on the host."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Stage(Protocol):
 
     @property
     def obs(self) -> PyTree:
-        """What to act on next, `[1, ...]`."""
+        """The present observation, `[1, ...]`."""
         ...
 
     @property
     def fps(self) -> int:
-        """How many steps take a second."""
+        """How many steps a second of film shows."""
         ...
 
     def draw(self) -> np.ndarray:

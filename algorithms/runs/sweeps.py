@@ -32,7 +32,7 @@ from algorithms.training.loop import TrainState
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers._checks import shown
 
-# Settings that hold hyper-parameters, or seeds. In the others points cannot differ.
+# Settings that hold hyper-parameters or seeds. Points may differ only in these.
 WITH_PARAMETERS = ("agent", "sampler", "rollout", "buffer", "gamma", "hindsight_ratio", "averaging", "seed")
 Results = dict[str, dict[str, Any]]  # by the name of the point
 
@@ -48,10 +48,10 @@ def start(
     Args:
         settings: what all runs have in common.
         values: the values of each setting, by its name in config.json, such as `{"agent.learning_rate": [1e-4, 1e-3]}`.
-            They must be numbers that programs take as they are (see `can_be_swept`).
-        folder: of the sweep, which must not exist. The run of a point is in a folder of its own in there.
-        options: as for `run.start`. `on_chunk` and `on_evaluation` are told of the seeds of all points, one point after
-            the other. `stop_at_return` is refused.
+            They must be numbers that do not change the compiled program (see `can_be_swept`).
+        folder: of the sweep, which must not exist. It gets a subfolder for the run of each point.
+        options: as for `run.start`. `on_chunk` and `on_evaluation` get arrays with the seeds of all points, one point
+            after the other. `stop_at_return` is refused.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the sweep can be resumed.
@@ -78,10 +78,10 @@ def resume(
     fresh_environments: bool = False,
     total_steps: int | None = None,
 ) -> Results:
-    """Continue all runs of a sweep from where all of them are saved, and return their results; see `run.resume`.
+    """Continue all runs of a sweep from the last step that all have saved; return their results. See `run.resume`.
 
     Raises:
-        ValueError: also when a run was continued by itself, so that they have no step in common.
+        ValueError: also when one run was continued by itself, so that the runs have no saved step in common.
     """
     folders = runs_of(folder)
     with _locked(folders.values()), session.guarded(options) as stops:
@@ -106,7 +106,7 @@ def resume(
 
 
 def is_sweep(folder: str | os.PathLike[str]) -> bool:
-    """Tell the folder of a sweep from that of a run."""
+    """Return whether this is the folder of a sweep, not of a run."""
     return _file(folder).is_file()
 
 
@@ -129,7 +129,7 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
         ['agent.learning_rate=0.0001,gamma=0.9', 'agent.learning_rate=0.001,gamma=0.9']
     """
     if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
-        # It is stored once, with the priorities that the buffer of the first point gives to its rows.
+        # The data set is stored once, with the priorities from the buffer of the first point.
         raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
     settings = complete(settings)
     if not isinstance(build(settings).env, Environment):
@@ -155,7 +155,7 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return settings of which some, given by their names in config.json, are changed."""
+    """Return the settings with changes, which are given by their names in config.json."""
     values = json.loads(json.dumps(settings.to_dict()))
     for name, value in changes.items():
         *path, last = name.split(".")
@@ -169,7 +169,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def can_be_swept(settings: Settings) -> list[str]:
-    """Return the names of settings whose values can be trained side by side: a change of them leaves programs alone."""
+    """Return the names of settings that can be swept: changing their values does not change the programs."""
     found = []
     for option in options_of_settings(settings.to_dict()).values():
         name = ".".join(option.path)
@@ -184,7 +184,7 @@ def can_be_swept(settings: Settings) -> list[str]:
 
 
 def _varied(points: Sequence[Settings]) -> Varied | None:
-    """Return the components of all points in one, if the same programs serve them."""
+    """Return one component for all points; None if they cannot share programs."""
     experiments = [build(point) for point in points]
     if any(_fixed(point) != _fixed(points[0]) for point in points):
         return None
@@ -214,10 +214,10 @@ def _kept(options: Options, saved: Mapping[str, Any] | None = None) -> Any:
 
 
 def _create(folder: Path, points: Mapping[str, Settings], options: Mapping[str, Any]) -> None:
-    """Make the folder with all its runs: all at once or not at all."""
+    """Make the folder with all its runs. After a crash it is either complete or not there."""
     aside = folder.with_name(f".{folder.name}.new")
     try:
-        durable.remove_folder(aside)  # which a killed process may have left
+        durable.remove_folder(aside)  # a killed process may have left it
         durable.make_folder(aside.absolute())
         for name, settings in points.items():
             RunFolder(aside / name).create(settings, options)
@@ -229,10 +229,10 @@ def _create(folder: Path, points: Mapping[str, Settings], options: Mapping[str, 
 
 
 def _restore(folders: Mapping[str, RunFolder], programs: Programs) -> tuple[TrainState | None, Progress]:
-    """Return the last state that is saved of every run: a process may have been killed between two of them."""
+    """Return the last state that all runs have saved; a killed process may have saved only some of them."""
     saved = {one: set(one.saved_iterations().values()) for one in folders.values() if one.has_checkpoint}
     if len(saved) < len(folders) and all(max(iterations) == 0 for iterations in saved.values()):
-        return None, Progress()  # not all were saved once, and the others are where all begin
+        return None, Progress()  # some run has no checkpoint, so all begin from scratch
     common = min((max(iterations) for iterations in saved.values()), default=0)
     for one in folders.values():
         if common not in saved.get(one, ()):

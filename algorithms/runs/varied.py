@@ -1,4 +1,4 @@
-"""Components that differ in hyper-parameters only, as one component that is told their values."""
+"""One component for several that differ only in hyper-parameters; the values are filled in later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 class Varied:
     """One component for several that differ in leaves only.
 
-    What all of them have in common stays as it is, so that compilers see numbers there.
+    Leaves that are equal in all components stay plain numbers, which the compiler sees as constants.
 
     Args:
         components: of the same structure.
@@ -36,7 +36,7 @@ class Varied:
         self.values = [np.stack([np.asarray(leaf) for leaf in of_leaves[place]]) for place in self._places]
 
     def at(self, values: Sequence[Any]) -> Any:
-        """Return the component with these values in the places in which the components differ."""
+        """Return the component with these values for the leaves in which the components differ."""
         leaves = list(self._leaves)
         for place, value in zip(self._places, values, strict=True):
             leaves[place] = value

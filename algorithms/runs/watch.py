@@ -1,4 +1,4 @@
-"""Watches a run for faults, between chunks on the host, and tells of each kind once."""
+"""Watches a run for faults between chunks, and reports each kind of fault once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _NONFINITE = [name for name in faults.NAMES if name.startswith("nonfinite_")]
 
 
 class NotFinite(Exception):
-    """The run met numbers that are not finite, and was to stop then; its checkpoint, if it has one, is older."""
+    """The run met numbers that are not finite, and stopped as asked; its checkpoint, if any, is from before."""
 
 
 class Watch:
-    """Looks at what was counted, and tells of it.
+    """Looks at the counts of a run, and reports faults.
 
     Args:
         tell: called with one line.
         environment: its name.
         on_nan: as in `Plan`.
-        kept_steps: returns after how many steps the last finite checkpoint was saved; None without one.
+        kept_steps: returns the number of steps at the last finite checkpoint; None if there is none.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Watch:
         self._on_nan = on_nan
         self._kept_steps = kept_steps
         self._told: set[str] = set()
-        self._ends = np.zeros(2)  # truncated episodes, and how many of them were terminated, up to the last reading
+        self._ends = np.zeros(2)  # truncated episodes, and those also terminated, up to the last reading
 
     def look(self, sums: Sums, is_read: bool) -> None:
-        """Tell of what is new in the sums of all seeds; `is_read` if they begin anew after this.
+        """Report new faults in the sums of all seeds; `is_read` says that the sums start from zero after this.
 
         Raises:
             NotFinite: if the run is to stop.
@@ -52,7 +52,7 @@ class Watch:
             self._ends += ends
 
     def saved_nonfinite(self) -> None:
-        """Tell that a state was saved whose agent is not finite."""
+        """Report that a state was saved whose agent is not finite."""
         line = f"the agent is not finite any more; its states go to checkpoint_nonfinite, and {self._kept()}."
         self._tell_once("agent", line)
 
@@ -76,7 +76,7 @@ class Watch:
 
     def _look_at_ends(self, ends: np.ndarray, first: np.ndarray) -> None:
         truncated, both = ends
-        if not both or both < truncated:  # a task may be done in the very step of the time limit, but not always
+        if not both or both < truncated:  # a task may end in the very step of the time limit, but not every time
             return
         step = first[:, faults.NAMES.index("ended_both_ways")].max()
         self._tell_once(

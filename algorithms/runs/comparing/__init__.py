@@ -1,4 +1,4 @@
-"""Comparing runs: what differs between them, how they learned, and which one is better with what certainty."""
+"""Comparing runs: what differs between them, how they learned, which one is better, and how certain this is."""
 
 from algorithms.runs.comparing.comparison import Comparison, compare
 from algorithms.runs.comparing.page import write_page

@@ -10,8 +10,8 @@ import numpy as np
 from algorithms.runs.comparing.comparison import ComparedRun, Comparison
 from algorithms.runs.plotting import COLORS, mean_and_band
 
-DASHES = ("", "7 4", "2 3")  # from the seventh run on, colors come again with other lines
-MOST_DOTS = 60  # of a curve; more would hide it
+DASHES = ("", "7 4", "2 3")  # from the seventh run on, colors repeat with other dashes
+MOST_DOTS = 60  # per curve; more dots would hide the line
 
 
 def look(index: int) -> tuple[str, str]:
@@ -20,17 +20,17 @@ def look(index: int) -> tuple[str, str]:
 
 
 class Frame:
-    """The place of a chart on its picture: values to coordinates, grid and ticks.
+    """The axes of a chart: turns values into coordinates, and draws the grid and the ticks.
 
     Args:
         width: of the picture.
         height: of the picture.
-        axis: what is counted from left to right.
-        across: least and largest value of the horizontal axis.
-        up: least and largest value of the vertical axis.
+        axis: the name of the horizontal axis.
+        across: smallest and largest value of the horizontal axis.
+        up: smallest and largest value of the vertical axis.
     """
 
-    left, right, top, bottom = 52, 18, 26, 44  # margins, for what is written there
+    left, right, top, bottom = 52, 18, 26, 44  # margins, with room for the labels
 
     def __init__(self, width: int, height: int, axis: str, across: tuple[float, float], up: tuple[float, float]):
         self.axis = axis
@@ -40,11 +40,11 @@ class Frame:
         self._across, self._up = across, up
 
     def points(self, steps: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
-        """Return the coordinates of values that are finite."""
+        """Return the coordinates of the finite values."""
         return [(self._x(x), self._y(y)) for x, y in zip(steps, values, strict=True) if np.isfinite(y)]
 
     def grid(self) -> str:
-        """Return lines and ticks, and what the axes are."""
+        """Return the grid lines, the ticks and the names of the axes."""
         parts = []
         right, floor = self.width - self.right, self.height - self.bottom
         for value in _ticks(*self._up, 6):
@@ -65,7 +65,7 @@ class Frame:
 
 
 def curves(comparison: Comparison, width: int, height: int) -> str:
-    """Return the returns of all runs over steps, each as its mean over seeds with the confidence band of that mean."""
+    """Return a chart of the returns over steps: for each run the mean over seeds, with its confidence band."""
     bands = [mean_and_band(run.returns) for run in comparison.runs]
     finite = np.concatenate([np.ravel(one)[np.isfinite(np.ravel(one))] for one in bands])
     steps = np.concatenate([run.steps for run in comparison.runs])
@@ -83,7 +83,7 @@ def curves(comparison: Comparison, width: int, height: int) -> str:
 
 
 def _curve(frame: Frame, index: int, run: ComparedRun, band: tuple[np.ndarray, ...]) -> tuple[str, str]:
-    """Return the band of a run, and its line with dots that tell their values."""
+    """Return the band of a run, and its line with dots that show their values."""
     steps = run.steps
     center, low, high = band
     color, dashes = look(index)
@@ -103,7 +103,10 @@ def _curve(frame: Frame, index: int, run: ComparedRun, band: tuple[np.ndarray, .
 
 
 def interval(comparison: Comparison, index: int, width: int = 210, height: int = 30) -> str:
-    """Return the seeds of a run as strokes, and the interquartile mean with its interval, on a scale of all runs."""
+    """Return a chart of one run: a stroke for each seed, and the interquartile mean with its interval.
+
+    All runs have the same scale.
+    """
     run = comparison.runs[index]
     x = _scale(span(comparison), 8, width - 8)
     color, middle = look(index)[0], height / 2
@@ -124,7 +127,7 @@ def interval(comparison: Comparison, index: int, width: int = 210, height: int =
 
 
 def span(comparison: Comparison) -> tuple[float, float]:
-    """Return the least and the largest score of any seed, apart at least a little."""
+    """Return the smallest and the largest score of any seed, moved apart a little if they are equal."""
     scores = np.concatenate([run.scores.of_seeds for run in comparison.runs])
     low, high = float(scores.min()), float(scores.max())
     return (low, high) if high > low else (low - 1, high + 1)

@@ -1,4 +1,4 @@
-"""Runs side by side: their returns while training, the scores of their seeds, and what those say."""
+"""Runs side by side: their returns while training, the scores of their seeds, and estimates from these scores."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Scores(NamedTuple):
     """The mean return of each seed, by which a run is judged."""
 
     of_seeds: np.ndarray  # float64[S]
-    steps: int  # of each seed before the evaluation, along the axis of the comparison
+    steps: int  # of each seed before the evaluation; updates if the axis counts these
     episodes: int  # of each seed in the evaluation
 
 
 class ComparedRun(NamedTuple):
     """One of the runs that are compared."""
 
-    label: str  # what tells it from the others
+    label: str  # a name that no other run has
     folder: RunFolder
     steps: np.ndarray  # int64[X], of the evaluations while training, along the axis of the comparison
     returns: np.ndarray  # float64[X, S], means over episodes; NaN where one is not finite
     scores: Scores
     mean: Estimate
     interquartile_mean: Estimate
-    improvement: Estimate | None  # the probability of being better than the first run, which has none
+    improvement: Estimate | None  # the probability of being better than the first run; None for the first run itself
 
 
 class Comparison(NamedTuple):
@@ -58,16 +58,16 @@ class Comparison(NamedTuple):
 
 
 def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
-    """Return what is known of runs of the same environment.
+    """Compare runs of the same environment.
 
     Each seed's score is its mean return in the last evaluation of the run, after all training. If the runs have made
-    different numbers of steps, it is that in the last evaluation which lies within the steps that all of them made.
+    different numbers of steps, the score comes from the last evaluation within the steps that all runs have made.
 
     Args:
-        folders: of the runs; the first one is what the others are compared with.
+        folders: of the runs; all others are compared with the first one.
 
     Raises:
-        ValueError: when the runs do not compare: one has not been evaluated yet, their environments differ ...
+        ValueError: when the runs cannot be compared: one has not been evaluated yet, their environments differ ...
     """
     opened = [RunFolder(folder) for folder in folders]
     _require_different(opened)

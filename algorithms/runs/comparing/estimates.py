@@ -1,8 +1,8 @@
 """What the scores of a few seeds say, by the definitions of rliable.
 
 Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, https://arxiv.org/abs/2108.13264.
-Confidence intervals are those of its stratified bootstrap by percentiles. Its strata are tasks: with runs of one
-environment there is one, in which seeds are drawn with replacement, those of two runs independently.
+Confidence intervals come from the paper's stratified bootstrap, by percentiles. Its strata are tasks. Runs of one
+environment have one stratum, in which seeds are drawn with replacement. Seeds of two runs are drawn independently.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NUM_RESAMPLES = 10_000
 
 
 class Estimate(NamedTuple):
-    """A number with its confidence interval; there is none with a single seed."""
+    """A number with its confidence interval; a single seed gives no interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def spelled(self, digits: int) -> str:
-        """Return it for people.
+        """Return the number and its interval as text.
 
         Example:
             >>> Estimate(0.51, 0.4, 0.625).spelled(2), Estimate(3.0).spelled(1)
@@ -41,7 +41,7 @@ def mean(scores: np.ndarray) -> Estimate:
 
 
 def interquartile_mean(scores: np.ndarray) -> Estimate:
-    """Estimate the mean of the middle half of scores `[S]`, which single seeds move less than the mean.
+    """Estimate the mean of the middle half of scores `[S]`, which outliers change less than the mean.
 
     Example:
         >>> interquartile_mean(np.array([0.0, 1.0, 3.0, 100.0])).value
@@ -51,7 +51,7 @@ def interquartile_mean(scores: np.ndarray) -> Estimate:
 
 
 def probability_of_improvement(scores: np.ndarray, others: np.ndarray) -> Estimate:
-    """Estimate how likely a seed of the one run has a higher score than one of the other; equal scores count half.
+    """Estimate how likely a seed of one run has a higher score than a seed of another run; equal scores count half.
 
     Args:
         scores: `[S]` of the run.
@@ -63,7 +63,7 @@ def probability_of_improvement(scores: np.ndarray, others: np.ndarray) -> Estima
     """
 
     def probability(scores: np.ndarray, others: np.ndarray, axis: int) -> np.ndarray:
-        # The method decides about the p-value only, which is not used.
+        # `method` affects only the p-value, which is not used.
         found = stats.mannwhitneyu(scores, others, axis=axis, method="asymptotic")
         return found.statistic / (scores.shape[axis] * others.shape[axis])
 
@@ -71,7 +71,7 @@ def probability_of_improvement(scores: np.ndarray, others: np.ndarray) -> Estima
 
 
 def _estimate(samples: Sequence[np.ndarray], statistic: Callable[..., Any]) -> Estimate:
-    with np.errstate(invalid="ignore", divide="ignore"):  # of p-values where all scores are the same
+    with np.errstate(invalid="ignore", divide="ignore"):  # p-values are invalid where all scores are the same
         value = float(statistic(*samples, axis=-1))
         if min(map(len, samples)) < 2:
             return Estimate(value)

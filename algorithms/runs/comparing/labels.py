@@ -8,9 +8,9 @@ from typing import Any
 from algorithms.runs.command_line import flat
 from algorithms.runs.settings import Settings
 
-# Settings that say how much was done and looked at, not how. They tell runs apart only if nothing else does.
+# Settings of how long runs train and how they are evaluated. They are part of a label only if no others differ.
 AMOUNTS = ("seed", "num_seeds", "total_steps", "test_every", "num_test_episodes", "on_nan")
-MOST_PARTS = 4  # of a label, as long as that tells runs apart
+MOST_PARTS = 4  # of a label, if these are enough to tell runs apart
 
 
 def named(settings: Settings) -> dict[str, str]:
@@ -32,10 +32,10 @@ def differences(runs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]
 
 
 def labels(runs: Sequence[Mapping[str, str]], folders: Sequence[str]) -> list[str]:
-    """Return a name for each run that no other has: the settings in which they differ, or else the folders.
+    """Return a unique name for each run: the settings in which the runs differ, or else their folders.
 
-    Of the settings that differ, those come first which all runs have; others, such as the options of one sampler, only
-    if runs cannot be told apart without them.
+    Settings that all runs have come first. Others, such as the options of one sampler, are used only if runs cannot be
+    told apart without them.
 
     Example:
         >>> labels([{"n_step": "1", "seed": "0"}, {"n_step": "3", "seed": "1"}], ["a", "b"])

@@ -1,4 +1,4 @@
-"""A page about a comparison that is one file: no network, no script, readable on wide and narrow screens."""
+"""A page about a comparison, in one file without scripts. It needs no network, and fits wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _legend(comparison: Comparison) -> str:
 
 
 def _named(index: int, run: ComparedRun) -> str:
-    """Return the name of a run behind a piece of its line."""
+    """Return the name of a run, with a piece of its line before it."""
     return f'<span class="run">{_mark(index)}<span>{escape(run.label)}</span></span>'
 
 
@@ -99,7 +99,7 @@ def _score_row(comparison: Comparison, index: int, run: ComparedRun, best: float
 
 
 def _cell(name: str, text: str, kind: str = "") -> str:
-    """Return a cell that tells the name of its column where there is no head above it."""
+    """Return a cell that also holds the name of its column, which is shown where the table has no header."""
     return f'<td class="number {kind}" data-name="{name}">{text}</td>'
 
 

@@ -1,8 +1,8 @@
 """Logs that other tools read: CSV, TensorBoard, Weights & Biases.
 
-A run always writes metrics.jsonl, and every other log is a copy of it: a process that begins to write to a run writes
-the log anew from there, and then a point for every evaluation. So nothing is doubled or lost, however often and in
-whichever way the run was stopped, and a log that is asked for later has all points from the beginning.
+A run always writes metrics.jsonl, and every other log is a copy of it. A process that starts or resumes a run first
+writes each log anew from metrics.jsonl, and then adds a point for every evaluation. So no point is doubled or lost,
+however often and however the run was stopped. A log that is added later has all points from the beginning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of logs, each once; `none` alone stands for no log.
+    """Return the names of logs, each once; `none` alone means no log.
 
     Example:
         >>> chosen(["tensorboard", "csv", "csv"]), chosen(["none"])
@@ -70,7 +70,7 @@ def opened(
         names: of the logs.
         folder: of the run.
         settings: of the run.
-        history: the lines that its metrics.jsonl has already.
+        history: the lines that are already in its metrics.jsonl.
     """
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(WRITERS[name](Path(folder), settings)) for name in names]

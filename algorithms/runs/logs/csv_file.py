@@ -27,7 +27,7 @@ def csv_writer(folder: Path, settings: Settings) -> Generator[Writer]:
         points.append(point)
         new = dict.fromkeys(name for values in point.series.values() for name in values if name not in names)
         names.extend(new)
-        if new:  # the table gets columns, also above this row
+        if new:  # new columns: the whole table is written again
             durable.write_text(path, _text([names, *_rows(points, names)]))
         else:
             durable.append_text(path, _text(_rows([point], names)))

@@ -1,4 +1,4 @@
-"""One evaluation of a run, as logs have it."""
+"""One evaluation of a run, in the form that logs write."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ OF_THE_RUN = ("updates", "seconds", "steps_per_second")  # one number, whatever 
 
 
 class Point(NamedTuple):
-    """What is known after so many steps, by series: `mean` is that of all seeds, `seed3` that of one."""
+    """The metrics of one evaluation, by series: `mean` is the mean over all seeds, `seed3` holds the values of seed 3."""
 
     steps: int  # environment steps of each seed
-    position: int  # on the axis of pictures: steps, or updates in a run some of whose updates come before all steps
+    position: int  # on the horizontal axis: steps, or updates in a run with offline updates
     seconds: float  # of training, without compilation and evaluation
     series: dict[str, dict[str, float]]  # values that are not finite are left out
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any], first_seed: int = 0) -> Point:
-        """Return the point of a line of metrics.jsonl. There are series of seeds only where there are several.
+        """Return the point of a line of metrics.jsonl. Seeds have series only if there are several.
 
         Example:
             >>> line = {"steps": 100, "seconds": 2.0, "loss": [0.5, 0.7], "returns": [[1.0, 3.0], [5.0, None]]}
@@ -44,7 +44,7 @@ Writer = Callable[[Point], None]  # adds a point to a log
 
 def _mean(values: Sequence[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
-    # As many digits as metrics.jsonl has.
+    # Rounded to as many digits as in metrics.jsonl.
     return float(f"{statistics.fmean(numbers):.6g}") if len(numbers) == len(values) else None
 
 

@@ -16,28 +16,28 @@ NAME = "tensorboard"
 
 @contextlib.contextmanager
 def tensorboard_writer(folder: Path, settings: Settings) -> Generator[Writer]:
-    """Write the folder `tensorboard` anew, in which every series is a run of TensorBoard's.
+    """Write the folder `tensorboard` anew; every series is a run in TensorBoard.
 
-    The time axis shows seconds of training, which go on where a run was resumed.
+    The time axis shows seconds of training. A resumed run continues to count them.
     """
-    # The class behind `SummaryWriter` writes at once. That one hands points over to a thread, and `flush` does not wait
-    # for it: a killed process would lose them.
+    # `EventsWriter` writes at once. `SummaryWriter`, which uses it, hands points over to a thread, and its `flush` does
+    # not wait for this thread, so a killed process would lose points.
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
     files: dict[str, EventsWriter] = {}
-    begun: list[float] = []  # when the seconds of training began, as if there had been no pauses
+    begun: list[float] = []  # the time at which training would have begun if there had been no pauses
 
     def file_of(series: str) -> EventsWriter:
         if series not in files:
             path = (folder / NAME / series).absolute()
             durable.make_folder(path)
             earlier = sorted(path.glob("events.*"))
-            for file in earlier[:-1]:  # a TensorBoard that is open reads on from the last one, and would miss it
+            for file in earlier[:-1]:  # the last file stays: an open TensorBoard is still reading it
                 file.unlink()
             files[series] = EventsWriter(str(path / "events"))
-            # Makes readers forget what they have read of this series.
+            # This event makes readers drop the points of this series that they have read.
             files[series].write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
         return files[series]
 

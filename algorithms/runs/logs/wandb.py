@@ -1,4 +1,4 @@
-"""Weights & Biases, online or offline as its own settings say; WANDB_MODE=offline needs neither account nor network."""
+"""The log for Weights & Biases. With WANDB_MODE=offline it needs neither account nor network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = "jaxrl-buffers"  # unless WANDB_PROJECT says otherwise
 
 
 def require_login() -> None:
-    """Refuse to write online where nobody is logged in: `wandb` itself would ask, in the middle of a progress bar."""
+    """Refuse to write online if nobody is logged in; `wandb` would ask for it in the middle of the progress bar."""
     import wandb
 
     with _explained():
@@ -34,8 +34,8 @@ def require_login() -> None:
 def wandb_writer(folder: Path, settings: Settings) -> Generator[Writer]:
     """Write to the same run of Weights & Biases as every process before; keys are `mean/return`, `seed0/return` ...
 
-    Offline, the files in the folder `wandb` are written anew. Online, points that the server has already are left out:
-    what it has cannot be taken back, and a resumed run computes the same.
+    Offline, the files in the folder `wandb` are written anew. Online, points that the server already has are not sent
+    again. They cannot be deleted there, and a resumed run computes the same points.
     """
     import wandb
 
@@ -50,7 +50,7 @@ def wandb_writer(folder: Path, settings: Settings) -> Generator[Writer]:
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=os.environ.get("WANDB_NAME", folder.absolute().name),
             config=settings.to_dict(),
-            # Leaves the terminal to the progress bar, and other runs of this process to themselves.
+            # `wandb` prints nothing into the progress bar, and does not touch other runs of this process.
             settings=wandb.Settings(silent=True, console="off", reinit="create_new"),
         )
 
@@ -59,7 +59,7 @@ def wandb_writer(folder: Path, settings: Settings) -> Generator[Writer]:
             named = (
                 (f"{series}/{name}", value) for series in point.series for name, value in point.series[series].items()
             )
-            run.log(dict(named), step=point.position, commit=True)  # else a row waits for the next one
+            run.log(dict(named), step=point.position, commit=True)  # or the row waits for the next one
 
     has_failed = True
     try:

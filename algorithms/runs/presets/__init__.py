@@ -1,8 +1,8 @@
 """Tuned settings, as data: the files `ALGORITHM/ENVIRONMENT.yaml` beside this one, written like any settings file.
 
-A colon in a name is a folder: that of `gymnasium:ALE/Pong-v5` would be `ALGORITHM/gymnasium/ALE/Pong-v5.yaml`. A pair
-without a file of its own gets the nearest `untuned.yaml`: of `ALGORITHM/gymnasium/ALE` or `gymnasium/ALE`, of
-`ALGORITHM/gymnasium` or `gymnasium`, of `ALGORITHM`, or the one beside this file.
+A colon in a name becomes a folder: the file for `gymnasium:ALE/Pong-v5` would be
+`ALGORITHM/gymnasium/ALE/Pong-v5.yaml`. A pair without its own file gets the first `untuned.yaml` in these folders:
+`ALGORITHM/gymnasium/ALE`, `gymnasium/ALE`, `ALGORITHM/gymnasium`, `gymnasium`, `ALGORITHM`, and the one of this file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def preset(algorithm: str, environment: str) -> Settings:
 
 
 def read(algorithm: str, environment: str) -> dict[str, Any]:
-    """Return a preset as a dict. The numbers of its plan are suggestions: they change where others need it."""
+    """Return a preset as a dict. The numbers of its plan are suggestions, which are adapted to the numbers of the user."""
     parts = environment.replace(":", "/").split("/")
     folders = ["/".join([*parts[:depth], "untuned"]) for depth in reversed(range(len(parts)))]
     untuned = [name for folder in folders for name in (f"{algorithm}/{folder}", folder)]
