@@ -1,21 +1,21 @@
-"""Compile for TPU v5e and H100, and print what their compilers say, beside flashbax. Nothing runs, nothing is timed.
+"""Compile this library and flashbax for TPU v5e and H100, and print the compilers' estimates. No program runs.
 
     bash scripts/test --accelerators                                     # sets up the environment with the compilers
     .venv-accelerators/bin/python scripts/benchmark_accelerators.py
     .venv-accelerators/bin/python scripts/benchmark_accelerators.py --quick --json result.json
 
-The loops do as those of benchmark_buffers.py: in every step they add 128 transitions of 41 floats and two flags, sample
-256, sum up every leaf of the batch and the weights, and update 256 priorities, if there are any. Rows and a key come in
-with every step: taking them out of their arrays and turning the key into random numbers is counted too. flashbax has no
-returns of several steps; its sequences of three steps are summed up to such.
+The loops are those of benchmark_buffers.py. In every step they add 128 transitions of 41 floats and two flags, sample
+256, sum up every leaf of the batch and the weights, and update 256 priorities, if there are any. Every step takes its
+rows and its key from arrays; this, and making random numbers from the key, is counted too. flashbax has no n-step
+returns, so its sequences of three steps are summed up to n-step returns.
 
-* cycles: the TPU compiler's estimate of one step. It gives none for gathers, scatters and plain writes of slices;
+* cycles: the TPU compiler's estimate for one step, without gathers, scatters and plain writes of slices;
 * copies: arrays of 100,000 elements or more that are copied, padded, converted or transposed in every step;
-* kernels: operations of one step that run on their own.
+* kernels: operations of one step that the device starts separately.
 
-The programs are a chunk of scripts/train.py with batches of 256: ten iterations, each of which takes one step in every
-environment and makes one update. Their cycles are those of one step of every loop inside, added up. The seconds that
-compiling takes are measured, on this machine.
+The training programs are a chunk of scripts/train.py with batches of 256: ten iterations, each of which takes one step
+in every environment and makes one update. Their cycles are the sum over all loops of one step of each. The seconds of
+compiling are measured on this machine.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def make_buffer(library: str, kind: str, cell: Cell) -> Buffer:
     """Return the buffer of a library, as it is on a kind of accelerator."""
     if library == OURS:
         return make_ours(cell.sampler, cell.capacity, view=jb.NStep(cell.n_step, GAMMA), platform=kind)
-    with mock.patch("jax.devices"):  # flashbax has other functions for other devices, if JAX knows them
+    with mock.patch("jax.devices"):  # flashbax chooses its functions by the devices that JAX has
         if cell.n_step == 1:
             return make_flashbax(cell.sampler, cell.capacity, kind)
         return make_flashbax_sequences(cell, kind)
 
 
 def make_flashbax_sequences(cell: Cell, kind: str) -> Buffer:
-    """Return flashbax's buffer of sequences, summed up to returns of several steps."""
+    """Return flashbax's buffer of sequences, summed up to n-step returns."""
     options = {
         "add_batch_size": NUM_ADDED,
         "sample_batch_size": BATCH_SIZE,
@@ -124,7 +124,7 @@ def make_flashbax_sequences(cell: Cell, kind: str) -> Buffer:
 
 
 def summed_up(rows: jb.Transition) -> jb.Batch:
-    """Make one batch of sequences `[B, n, ...]`: what counts ends with the first episode that does."""
+    """Make a batch of n-step returns from sequences `[B, n, ...]`; rewards after the end of an episode do not count."""
     ended = rows.terminated | rows.truncated
     counts = jnp.cumulative_sum(ended, axis=1, include_initial=True)[:, :-1] == 0
     discounts = GAMMA ** jnp.arange(ended.shape[1], dtype=jnp.float32)[None]
@@ -160,7 +160,7 @@ def compile_loop(library: str, kind: str, cell: Cell) -> Report:
 
 
 def compile_training(kind: str, environment: str, num_envs: int, **settings: Any) -> tuple[Report, float]:
-    """Compile a chunk of DDQN's training; return what is read, and the seconds that it took."""
+    """Compile a chunk of DDQN's training; return the report, and the seconds that compiling took."""
     first, total = 16 * num_envs, (16 + NUM_ITERATIONS) * num_envs
     plan = Plan(total, num_envs, start_steps=first, update_every=num_envs, num_updates=1, mini_batch_size=BATCH_SIZE)
     agent, buffer, env, plan = build(Settings("ddqn", environment, plan, **settings))

@@ -1,22 +1,24 @@
-"""Time this library's buffers, with others beside them, and tell which speed targets are met.
+"""Time this library's buffers and others for comparison, and report which speed targets are met.
 
     python scripts/benchmark_buffers.py --quick
     python scripts/benchmark_buffers.py --capacities 2^20 --kinds prioritized --json result.json
 
-The plain kinds, `uniform` and `prioritized`, are timed beside flashbax's; all others beside the plain prioritized
-buffer; `frames`, whose rows have stacked images of shape (84, 84, 4), beside a buffer that keeps them whole.
+The plain kinds, `uniform` and `prioritized`, are compared with flashbax. `frames`, whose rows have stacked images of
+shape (84, 84, 4), is compared with a buffer that stores whole images. All other kinds are compared with the plain
+prioritized buffer.
 
-The cells, each timed on a full buffer whose transitions are 41 floats and two flags:
+These are the cells. Each is timed on a full buffer whose transitions are 41 floats and two flags:
 
-* `update`: set 256 priorities (prioritized only), at slots spread as stratified draws spread them;
-* `sample`: draw 256 transitions. Every leaf of the batch and the weights are summed up, so that nothing is left out;
-  flashbax has no weights, so its side forms `probabilities^-beta`, divided by the largest of the batch;
+* `update`: set 256 priorities (prioritized only), at slots that are spread like stratified draws;
+* `sample`: draw 256 transitions. Every leaf of the batch and the weights are summed up, so that the compiler leaves
+  nothing out. flashbax has no weights, so they are computed for it: `probabilities^-beta`, divided by the largest of
+  the batch;
 * `add`: append 128 transitions;
 * `loop`: add, sample and, if prioritized, update with priorities that come from the batch.
 
 One repetition is one jitted `lax.scan` of many steps whose state is donated. The libraries take turns in one process
-and get the same fresh random numbers. Times are microseconds a step: the median and, in brackets, the quartiles. A
-ratio is that of the medians, with the quartiles of the ratios of neighboring repetitions.
+and get the same fresh random numbers. Times are microseconds per step: the median and, in brackets, the quartiles.
+A ratio is the ratio of the medians. Its brackets are the quartiles of the ratios of neighboring repetitions.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ RATIO_TARGETS = {
     "prioritized": {"loop": 0.4, "sample": 0.7, "update": 1, "add": 1},
 }
 GROWTH_TARGETS = {"uniform": 1.5, "prioritized": 2.0}
-LOOP_TARGET = 2.0  # of all other kinds, in proportion to the plain prioritized loop
+LOOP_TARGET = 2.0  # for all other kinds, relative to the plain prioritized loop
 FRAMES_TARGETS = {"sample": 1.5, "bytes": 0.16}
 FRAMES_CAPACITY = 2**13  # half a gigabyte if kept whole
 FRAME_CHUNKS = 4
@@ -73,7 +75,7 @@ CELLS = {
 
 
 class Buffer(NamedTuple):
-    """One buffer of one library behind a common face."""
+    """One buffer of one library, with an interface that is the same for all."""
 
     init: Callable[[PyTree], PyTree]  # example -> state
     add: Callable[[PyTree, PyTree], PyTree]  # state, leaves [128, ...] -> state
@@ -143,7 +145,7 @@ def make_flashbax(kind: str, capacity: int, platform: str | None = None) -> Buff
 
 
 def contenders(kind: str, capacity: int) -> dict[str, Buffer]:
-    """Return our buffer and the one beside which it is timed, if there is one."""
+    """Return our buffer and the one to compare it with, if there is one."""
     found = {OURS: make_ours(kind, capacity)}
     if kind == "frames":
         return found | {WHOLE: make_ours("prioritized", capacity)}
@@ -179,8 +181,8 @@ def run(buffer: Buffer, operations: tuple[str, ...], state: PyTree, chunks: jb.T
     def step(carry: tuple[PyTree, jax.Array], xs: tuple) -> tuple[tuple[PyTree, jax.Array], None]:
         (state, total), (number, key, handle, priorities) = carry, xs
         if operations == ("sample",):
-            # Real loops change the state. Where XLA sees that this one does not, it hoists parts of flashbax's draw
-            # and then misses a simplification.
+            # Real loops change the state. If XLA sees that this loop does not, it moves parts of flashbax's draw out of
+            # the loop, and then misses a simplification.
             state = jax.lax.optimization_barrier(state)
         if "add" in operations:
             chunk = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), chunks)
@@ -243,7 +245,7 @@ def summarize(times: dict[str, np.ndarray]) -> Record:
 
 
 def power(capacity: int) -> str:
-    """Write a power of two as such."""
+    """Return a power of two as text, such as `2^20`."""
     exponent = capacity.bit_length() - 1
     return f"2^{exponent}" if capacity == 2**exponent else str(capacity)
 

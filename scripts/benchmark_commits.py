@@ -4,9 +4,10 @@
     python scripts/benchmark_commits.py ../before . --kinds uniform prioritized --agents ddqn sac
 
 Each checkout has one process, which runs the functions of its own scripts/benchmark_buffers.py and
-scripts/benchmark_training.py with its own code. The two take turns, so that a disturbance of the machine meets both
-alike. Times are microseconds a step. A ratio is that of the medians, new to old, with the quartiles of the ratios of
-neighboring repetitions in brackets; above 1, the new checkout is slower. Compilation is not counted.
+scripts/benchmark_training.py with its own code. The two take turns, so that a disturbance of the machine affects
+both. Times are microseconds per step. A ratio is the median of the new checkout divided by that of the old one; above
+1, the new checkout is slower. The brackets are the quartiles of the ratios of neighboring repetitions. Compilation is not
+counted.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class Worker:
         )
 
     def ask(self, row: Row | None) -> None:
-        """Ask to prepare a row, or with None for one repetition of it."""
+        """Ask the process to prepare a row, or, with None, to run one repetition of the last row."""
         assert self._process.stdin
         print(json.dumps(row), file=self._process.stdin, flush=True)
 
     def answer(self) -> float:
-        """Wait until what was asked for is done; return the microseconds a step."""
+        """Wait for the answer, and return the microseconds per step."""
         assert self._process.stdout
         if not (line := self._process.stdout.readline()):
             sys.exit("benchmark_commits.py: a worker ended early; what it wrote is above.")
@@ -61,14 +62,14 @@ def work() -> None:
     repeat: Callable[[], float] | None = None
     for line in sys.stdin:
         if row := json.loads(line):
-            repeat = None  # its memory is free before that of the next row is taken
+            repeat = None  # frees its memory before the next row allocates its own
             repeat = {"buffers": prepare_buffer, "training": prepare_training}[row[0]](*row[1:])
         assert repeat
         print(repeat(), file=answers, flush=True)
 
 
 def prepare_buffer(kind: str, cell: str, capacity: int) -> Callable[[], float]:
-    """Fill a buffer; return what runs one cell of benchmark_buffers.py once."""
+    """Fill a buffer; return a function that runs one cell of benchmark_buffers.py once."""
     import benchmark_buffers as benchmark
     import jax
     import numpy as np
@@ -91,7 +92,7 @@ def prepare_buffer(kind: str, cell: str, capacity: int) -> Callable[[], float]:
 
 
 def prepare_training(*cell: Any) -> Callable[[], float]:
-    """Return what runs one cell of benchmark_training.py once."""
+    """Return a function that runs one cell of benchmark_training.py once."""
     import benchmark_training as benchmark
 
     return benchmark._training(benchmark.Cell(*cell))

@@ -4,9 +4,10 @@
     python scripts/benchmark_gymnasium.py --agents sac --environments Pendulum-v1 --hidden 64
     pip install -e ".[gymnasium,peers]"                                     # SBX; it brings torch along
 
-One environment, batches of 256, one update a step, the same network, on both sides in one process, in turns. The loop
-overlaps stepping with learning; `lock step` is the same without that. Each figure is the median of the repeats. Ratios
-are those of neighbouring repeats: their median, with the quartiles in brackets. Compilation is not counted.
+Both libraries have one environment, batches of 256, one update per step and the same network. They run in one process
+and take turns. The loop steps environments while it learns; `lock step` does one after the other. Each figure is the
+median of the repeats. A ratio is the median of the ratios of neighboring repeats, with the quartiles in brackets.
+Compilation is not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from algorithms.runs.host_loop import HostLoop
 
 AGENTS: dict[str, Any] = {"sac": SAC, "td3": TD3}
 FIRST_STEPS, CAPACITY = 1_000, 100_000
-SECONDS = 1.0  # that one repeat takes, about
+SECONDS = 1.0  # one repeat takes about this long
 
 
 def main(arguments: list[str]) -> int:
@@ -98,7 +99,7 @@ def _sbx(environment: str, agent: str, hidden: int) -> Repeat:
 
 
 def _timed(run: Any) -> Repeat:
-    """Return what runs for about `SECONDS` and returns microseconds a step."""
+    """Return a function that runs for about `SECONDS` and returns the microseconds per step."""
     begun = time.perf_counter()
     run(50)
     num_steps = max(int(50 * SECONDS / (time.perf_counter() - begun)), 50)

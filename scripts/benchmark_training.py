@@ -5,10 +5,10 @@
     python scripts/benchmark_training.py --quick          # one cell an agent
     pip install -e ".[peers]"                             # SBX; it brings torch along
 
-One environment, batches of 256, one update a step, on both sides; PPO collects 256 steps and goes through them ten
-times. Each cell is the median of interleaved repeats with
-the quartiles beside it; compilation is not counted. The parts of a step (collecting, buffer, gradients, optimizer) are
-measured as programs of their own, so their shares need not add up to exactly one.
+Both libraries have one environment, batches of 256 and one update per step. PPO collects 256 steps and goes through
+them ten times. Each cell is the median of interleaved repeats, with the quartiles beside it. Compilation is not counted. The
+parts of a step (collecting, buffer, gradients, optimizer) are measured as separate programs, so their shares need not
+add up to exactly one.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         for capacity in (options.capacities[:1] if agent == "ppo" else options.capacities)
     ]
     times: dict[Cell, list[float]] = {}
-    for agent in options.agents:  # an agent's cells are interleaved, and then given free
+    for agent in options.agents:  # the cells of one agent are interleaved, and then freed
         times |= interleaved({cell: _training(cell) for cell in cells if cell.agent == agent}, options.repeats)
     rows = []
     for cell in cells:
@@ -287,7 +287,7 @@ def _sbx(cell: Cell) -> Repeat:
 
 
 def interleaved(repeats: dict[Any, Repeat], count: int) -> dict[Any, list[float]]:
-    """Run everything in turn, so that a disturbance of the machine meets all alike."""
+    """Run everything in turn, so that a disturbance of the machine affects all of them."""
     times: dict[Any, list[float]] = {name: [] for name in repeats}
     for _ in range(count):
         for name, repeat in repeats.items():

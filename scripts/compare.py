@@ -2,8 +2,8 @@
 
     python scripts/compare.py runs/one_step runs/three_steps --out compare.html
 
-The first run is what the others are compared with. Scores are the returns of the last evaluation of every seed; if runs
-have made different numbers of steps, of the last one within the steps that all of them made.
+All runs are compared with the first one. The score of a seed is its mean return in the last evaluation. If the runs
+have made different numbers of steps, it is the last evaluation within the steps that all runs have made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Read what a compiler for accelerators made of a program: what its loops copy, and what one step of them takes.
+"""Read a program that was compiled for an accelerator: what its loops copy, and what one step of them costs.
 
     report(compiled, at_least=100_000)
 
-This looks at the program's loops, whose work is done in every step, or with `whole=True` at all of it. To a loop
-belongs all that its body calls. A loop inside of another one counts once, however often it runs.
+The report covers the program's loops, whose work is done in every step, or with `whole=True` the whole program. A loop
+includes everything that its body calls. A loop inside another loop counts once, however often it runs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import jax
 class Report(NamedTuple):
     """What one step of a program's loops does, or the whole program, as its compiler says."""
 
-    # Large arrays that are made anew, as `operation shape`: copied, padded, converted, transposed and so on. Writes in
-    # place are none of them.
+    # Large arrays that are made anew, as `operation shape`: copied, padded, converted, transposed and so on, but not
+    # written in place.
     copies: list[str]
     # Large arrays that a TPU brings into its on-chip memory beside other work, or back. The compiler does so where it
     # has room and expects to gain by it, so these come and go.
     moves: list[str]
-    # Operations that run on their own. Each takes some microseconds on a GPU, whatever it does.
+    # Operations that the device starts separately. Each takes some microseconds on a GPU, whatever it does.
     kernels: int
     # On TPUs, the compiler's estimate; a v5e makes some 1.5e9 a second. None is given for gathers, scatters and plain
     # writes of slices, and about 1.8k for any small fusion.
     cycles: int | None
-    # Of the whole program, besides its arguments and results.
+    # Memory of the whole program, besides its arguments and results.
     temp_bytes: int
     argument_bytes: int
 
@@ -51,12 +51,12 @@ class Instruction(NamedTuple):
 Computation = dict[str, Instruction]
 Computations = dict[str, Computation]
 
-# What costs nothing by itself.
+# Operations that cost nothing by themselves.
 FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "iota"}
 JOINED = 'custom_call_target="ConcatBitcast"'  # parts that were prefetched one after the other, side by side
-# What only passes arrays on, or runs other computations that are looked at themselves.
+# Operations that only pass arrays on, or run other computations, which are read separately.
 CONTROL = {"while", "conditional", "call", "async-start", "async-update", "async-done", "opt-barrier"}
-# What writes into its first operand. Where that is needed afterwards, compilers copy it by an instruction of its own.
+# Operations that write into their first operand. If this is still needed, compilers add a separate copy instruction.
 WRITES = {"dynamic-update-slice", "scatter"}
 PASSED_ON = ""  # an array as it came in
 HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -70,7 +70,7 @@ ON_CHIP = "S(1)"
 
 
 def report(compiled: jax.stages.Compiled, at_least: int, whole: bool = False) -> Report:
-    """Return what the program's loops do, or with `whole` all of it; `at_least` elements make an array large."""
+    """Return what the loops do, or with `whole` the whole program; arrays of `at_least` elements count as large."""
     computations = parse(compiled.as_text() or "")
     names = whole_program(computations) if whole else loops(computations)
     lines = [line for name in names for line in computations[name].values()]
@@ -162,7 +162,7 @@ def made_anew(computations: Computations, line: Instruction, at_least: int) -> I
 
 
 def _is_aside(line: Instruction, number: int) -> bool:
-    """Tell what is no result: what is read beside other work, and room that libraries work in."""
+    """Return whether an output is no result: data that is fetched beside other work, or work space of libraries."""
     if line.operation.endswith("-start"):
         return number != (0 if line.operation == "copy-start" else 1)
     return line.operation == "custom-call" and line.shapes[number].startswith("s8[")
@@ -194,7 +194,7 @@ def _maker(computations: Computations, name: str, number: int) -> tuple[str, int
         return line.operation, 0
 
     def then(operation: str, source: Instruction) -> tuple[str, int]:
-        """Go on to where what was written into, or passed on, comes from."""
+        """Continue with the array that was written into or passed on."""
         maker, parameter = follow(source, 0)
         return (operation, parameter) if maker in {PASSED_ON, *WRITES} else (maker, 0)
 

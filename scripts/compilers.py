@@ -1,4 +1,4 @@
-"""Compile for accelerators that are not there, with their real compilers.
+"""Compile for accelerators with their real compilers, without the hardware.
 
     .venv-accelerators/bin/python scripts/compilers.py      # tells whether both compilers work on this machine
 
@@ -24,19 +24,19 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-# Everything that does run runs on the CPU, and the compilers start without their devices.
+# Programs run on the CPU only, and the compilers start without their devices.
 jax.config.update("jax_platforms", "cpu")
-# Flags that are for other compilers, such as the CPU's, would end the process when the one for TPUs is loaded.
+# Flags for other compilers, such as the CPU's, would end the process when the TPU compiler is loaded.
 os.environ.pop("XLA_FLAGS", None)
 os.environ |= {
-    # Without a TPU, its library would look for one on the network: this says what machine to compile for.
+    # Without a TPU, its library would look for one on the network. These variables name the machine to compile for.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
-    # Only those who run on a TPU need its lock, which a process keeps for as long as it lives.
+    # Only programs that run on a TPU need its lock, which a process holds until it ends.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # Only those who run on a GPU need cuDNN and other libraries.
+    # Only programs that run on a GPU need cuDNN and other libraries.
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
 }
 
@@ -77,7 +77,7 @@ def compile_for(kind: str, function: Callable[..., Any], *shapes: Any, **options
 
 
 def main() -> int:
-    """Tell in one line each which compilers do not work; return 0 if all do."""
+    """Print a line for each compiler that does not work; return 0 if all work."""
     failures = 0
     for kind, name in NAMES.items():
         try:

@@ -5,7 +5,7 @@
     python scripts/evaluate.py runs/ddqn_CartPole-v1_seed0 --seed 0 --episodes 1 --render episode.gif
 
 prints a line for each seed of the run: the mean return of complete episodes, its 95 % confidence interval, and the
-lowest and highest return. The run may be finished or not: its last checkpoint whose numbers are all finite counts.
+lowest and highest return. The run need not be finished: its last checkpoint with only finite numbers is used.
 
 Exit codes: 0 done; 2 bad input.
 """

@@ -1,9 +1,9 @@
-"""Try bad input on train.py and plot.py: each is refused in one line with exit code 2, and makes nothing.
+"""Try bad input on train.py and plot.py. Each must be refused in one line with exit code 2, and must write nothing.
 
     python scripts/fuzz_input.py --lines 500 --files 200 --processes 10
 
-Every input is a good one with one thing broken in a way that is surely wrong. Good ones are tried, too, and must come
-as far as training, which is left out. All happens in one process, but for a sample of the lines.
+Every bad input is a good one in which one thing is certainly wrong. Good inputs are tried too. They must get as far as
+training, which is left out. Everything runs in one process, except a sample of the command lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCRIPTS = Path(__file__).parent
 MOST_CHARACTERS = 2_500
 ZERO_IS_GOOD = {"start_steps", "test_every", "seed", "burn_in", "target_update_interval", "annealing_updates"}
 ZERO_IS_GOOD |= {"offline_updates"}
-ZERO_IS_BAD = {"max_grad_norm", "policy_temperature"}  # of the numbers that need not be whole
+ZERO_IS_BAD = {"max_grad_norm", "policy_temperature"}  # numbers that are not integers and must not be 0
 NO_NUMBERS = ("x", "", "1.5.2", "--1", "0x1p3", "1,5", "nan nan", "½", "9" * 5_000 + "x")
 BAD_WHOLE = (*NO_NUMBERS, "1.5", "nan", "inf", "1e3", "-1", str(2**63), str(10**400), "9" * 5_000)
 BAD_NUMBERS = (*NO_NUMBERS, "nan", "inf", "-inf", "1e400", "1e39", "-1e400")
@@ -135,7 +135,7 @@ class Fuzz:
         self._judge(case, code, out.getvalue(), err.getvalue(), before)
 
     def attempt_in_a_process(self, case: Case) -> None:
-        """Try one input as people do."""
+        """Try one input in a new process, as users do."""
         before = _snapshot()
         command = [sys.executable, SCRIPTS / f"{case.script}.py", *case.arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -258,7 +258,7 @@ class Fuzz:
         return Path("run/config.json"), json.dumps(values), "config.json: a bad value"
 
     def _broken(self, values: Any) -> Any:
-        """Change one value, anywhere in there, to one that it cannot be."""
+        """Change one value, at any depth, to an invalid one."""
         name = self.rng.choice([*values, "unknown"])
         value = values.get(name)
         if name == "unknown":
@@ -330,7 +330,7 @@ class Fuzz:
         return Path("run/metrics.jsonl"), self.rng.choice(texts), "metrics.jsonl: a bad line"
 
     def _bad_files(self) -> list[bytes | Callable[[Path], None]]:
-        """Return what is no text, and what is no file."""
+        """Return contents that are no text, and functions that make something else than a file."""
         return [
             b"\xff" + self.rng.randbytes(20),
             '{"seed": 1, "größe": 2}'.encode("utf-16"),

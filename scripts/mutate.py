@@ -1,9 +1,10 @@
-"""Change a source file in one place at a time, and tell which changes no test notices.
+"""Change a source file in one place at a time, and list the changes that no test notices.
 
     python scripts/mutate.py algorithms/agents/losses.py --tests tests/agents/test_losses.py --sample 60 --seed 0
 
 Each change runs in a process of its own, forked after the imports and before JAX starts. Tests that are quick or that
-noticed much go first, and compiled programs are kept. A survivor is equivalent, or a test is missing.
+noticed many changes run first, and compiled programs are kept. If a change survives, either it makes no difference or a
+test is missing.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Runner:
         SourceFileLoader.get_code = lambda own, name: code if Path(own.path) == self.path else original(own, name)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        # Were assertions rewritten, a file that is also given as a test would be read from disk, past the loader.
+        # With rewritten assertions, pytest would read a file that is also a test from disk, without the change.
         os._exit(pytest.main(["-x", "-q", "--assert=plain", "-p", "no:cacheprovider", *self.arguments], plugins=[self]))
 
 

@@ -2,13 +2,13 @@
 
     python scripts/plot.py runs/ddqn_CartPole-v1_seed0
 
-writes curve.png, priorities.png and ages.png there; the latter two show the replay buffer of the last checkpoint, of
-a mixture the first one.
+writes curve.png, priorities.png and ages.png there. The latter two show the replay buffer of the last checkpoint; of a
+mixture they show the first buffer.
 
     python scripts/plot.py runs/one_step runs/three_steps --out compare.png
 
-draws the learning curves of several runs over each other instead, named by the settings in which they differ. How the
-file's name ends decides about its format: .png, .pdf, .svg.
+draws the learning curves of several runs into one picture instead. Runs are named by the settings in which they differ.
+The extension of the file decides its format: .png, .pdf, .svg.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Rerun what the README says the presets reach, and write its table.
+"""Rerun the runs in the README's table of results, and write this table.
 
     python scripts/reproduce.py --list
     python scripts/reproduce.py                                  # all rows that have no result yet
     python scripts/reproduce.py --only "td3 Pendulum-v1"         # this row, whether it has one or not
 
 Every row is a run of scripts/train.py with five seeds and the preset of its pair. Results are lines of
-FOLDER/results.jsonl; of several for one command the last counts. The table goes between the two marks in the README.
+FOLDER/results.jsonl. If a command has several results, the last one counts. The table is written between the two marks
+in the README.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- reproduce:begin -->", "<!-- reproduce:end -->"
 NUM_SEEDS = 5
-# What is recent narrows from the first update of an iteration to its last, so it takes more than one.
+# `recent` narrows its range from the first update of an iteration to the last, so it needs more than one update.
 BURSTS = ("--update-every", "50", "--num-updates", "50")
 
 
@@ -35,9 +36,9 @@ class Row(NamedTuple):
     environment: str
     goal: float
     flags: tuple[str, ...] = ()
-    is_ceiling: bool = False  # it should stay below the goal, as where something cannot be learned
-    floor: float | None = None  # that no seed should fall below
-    of_success: bool = False  # what counts is the share of goals that were reached, not the return
+    is_ceiling: bool = False  # the result should stay below the goal, for tasks that cannot be learned
+    floor: float | None = None  # no seed should be below this
+    of_success: bool = False  # the result is the share of goals that were reached, not the return
 
     @property
     def name(self) -> str:
@@ -51,17 +52,17 @@ class Row(NamedTuple):
 
     @property
     def aim(self) -> str:
-        """What it should reach, in words."""
+        """The goal, in words."""
         unit = " %" if self.of_success else ""
         floor = "" if self.floor is None else f", no seed below {self.floor:g}{unit}"
         return f"{'below ' if self.is_ceiling else ''}{self.goal:g}{unit}{floor}"
 
     def of_seeds(self, result: dict[str, Any]) -> list[float]:
-        """Return what counts, of every seed."""
+        """Return the return or the share of successes of every seed."""
         return [100 * share for share in result["success_of_seeds"]] if self.of_success else result["return_of_seeds"]
 
     def is_met(self, seeds: list[float]) -> bool:
-        """Tell whether what the seeds reach is what it should be."""
+        """Return whether the seeds reach the goal."""
         mean = statistics.mean(seeds)
         if self.is_ceiling:
             return mean < self.goal

@@ -10,7 +10,7 @@
     python scripts/train.py sac Pendulum-v1 --dataset data.npz --offline-updates 10_000 --total-steps 0
 
 Algorithm and environment come first, unless a file or another run names them. Each pair has a preset, whose values are
-the defaults: `train.py ALGORITHM ENVIRONMENT --help` shows them. `--sampler NAME --help` shows the options of that one.
+the defaults: `train.py ALGORITHM ENVIRONMENT --help` shows them. `--sampler NAME --help` shows its options.
 
 Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, or are in its agent or its result;
 128 + N stopped by signal N.
@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Ctrl-C ends this program at once, except during a run, which is saved first. A KeyboardInterrupt would get lost in
-    # callbacks of JAX, or end in a traceback.
+    # Ctrl-C ends this program at once, except during a run, which is saved first. A KeyboardInterrupt could get lost
+    # in callbacks of JAX, or print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from algorithms.runs import command_line, compilation_cache, run, summary
@@ -117,7 +117,7 @@ class _Stopping:
 
 
 def _command_line(*arguments: str) -> str:
-    """Return how to call this script again, by the interpreter that runs it now."""
+    """Return the command that calls this script again with the same interpreter."""
     python = shutil.which("python")
     is_usual = python is not None and Path(python).absolute() == Path(sys.executable).absolute()
     interpreter = "python" if is_usual else os.path.relpath(sys.executable)
@@ -125,7 +125,7 @@ def _command_line(*arguments: str) -> str:
 
 
 def _leave_quietly(code: int = 128 + 13) -> int:
-    """Return the exit code. Drop what nobody reads any more, or Python would complain about it at the end."""
+    """Drop output that nobody reads, so that Python does not complain about it at exit; return the exit code."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -29,14 +29,14 @@ OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule"
 class Settings:
     """Everything that decides the outcome of a run.
 
-    A sampler is `{"name": ..., option: value, ...}`. Some samplers apply another sampler to a part of the buffer, which
-    they have under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
+    A sampler is `{"name": ..., option: value, ...}`. Some samplers apply a second sampler to a part of the buffer.
+    The second one is under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
 
     Buffer and agent may also be whole components, `{"name": ..., "config": {...}}`, as `jaxrl_buffers.from_config`
     builds them. What their `config` leaves out has the default of the component's class. Settings that would describe
     the same thing a second time are refused: those of `OF_BUFFER` beside a whole buffer, and those of `OF_AGENT` beside
-    a whole agent that has this part itself. A whole agent gets the action space of the environment. A whole buffer is for
-    as many environments as the plan has, unless its `config` gives another number.
+    a whole agent that has this part itself. A whole agent gets the action space of the environment. A whole buffer is
+    for as many environments as the plan has, unless its `config` gives another number.
 
     Args:
         algorithm: `ddqn`, `ddpg`, `td3`, `sac`, `mpo` or `ppo`.

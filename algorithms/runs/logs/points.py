@@ -10,7 +10,7 @@ OF_THE_RUN = ("updates", "seconds", "steps_per_second")  # one number, whatever 
 
 
 class Point(NamedTuple):
-    """The metrics of one evaluation, by series: `mean` is the mean over all seeds, `seed3` holds the values of seed 3."""
+    """The metrics of one evaluation, by series: `mean` is the mean over all seeds, `seed3` belongs to seed 3."""
 
     steps: int  # environment steps of each seed
     position: int  # on the horizontal axis: steps, or updates in a run with offline updates

@@ -29,7 +29,7 @@ def preset(algorithm: str, environment: str) -> Settings:
 
 
 def read(algorithm: str, environment: str) -> dict[str, Any]:
-    """Return a preset as a dict. The numbers of its plan are suggestions, which are adapted to the numbers of the user."""
+    """Return a preset as a dict. The numbers of its plan are suggestions, adapted to the numbers of the user."""
     parts = environment.replace(":", "/").split("/")
     folders = ["/".join([*parts[:depth], "untuned"]) for depth in reversed(range(len(parts)))]
     untuned = [name for folder in folders for name in (f"{algorithm}/{folder}", folder)]
