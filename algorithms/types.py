@@ -66,7 +66,7 @@ class Agent(Protocol):
         Args:
             key: a PRNG key.
             obs: an example of one observation, without a batch axis. Only its shapes and dtypes matter.
-            action: an example of one action, in the same way.
+            action: an example of one action, without a batch axis. Only its shapes and dtypes matter.
         """
         ...
 
@@ -105,7 +105,7 @@ class Agent(Protocol):
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
         """Return the gradients of everything that is trained, with priorities and metrics; consumes `key`.
 
-        The state does not change. Hand the gradients to `apply`, and the priorities to the buffer.
+        The state does not change. Pass the gradients to `apply`, and the priorities to the buffer.
         """
         ...
 
@@ -143,7 +143,7 @@ class PolicyAgent(Agent, Protocol):
 
 @runtime_checkable
 class HasParams(Protocol):
-    """A state with a field `params`, on which alone acting depends. It is always a NamedTuple."""
+    """A state whose field `params` holds everything that acting depends on. It is always a NamedTuple."""
 
     @property
     def params(self) -> PyTree:

@@ -4,8 +4,8 @@
 
 `L_j` is the term of add-on `j`. The gradient of a sum is the sum of the gradients. So an agent first computes its own
 gradients as if there were no add-ons. Then `add_gradients` adds the gradients of all `L_j`. These gradients reach the
-policy and the parameters of the add-ons, which are the group `addons` of the agent's parameters. The agent's `apply`
-clips the sum.
+policy and the parameters of the add-ons, which are the group `addons` of the agent's parameters. Clipping comes
+later, in the agent's `apply`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def init(agent: LearnerAgent, state: State, key: jax.Array, obs: PyTree, action:
 def add_gradients(
     agent: LearnerAgent, state: LearnerState, sample: Sample, key: jax.Array, grads: Grads, info: StepInfo
 ) -> tuple[Grads, StepInfo]:
-    """Return an agent's gradients plus those of all add-ons, and the metrics of both.
+    """Return the sum of the gradients of an agent and of its add-ons, and the metrics of all of them.
 
     Add-ons draw from a key that is folded from `key`. The names of the metrics of add-on `j` begin with `addon{j}_`.
     """

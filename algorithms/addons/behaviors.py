@@ -1,4 +1,4 @@
-"""Behaviors: fixed policies. Add-ons compare the policy that is trained with them."""
+"""Behaviors: fixed policies. Add-ons compare them with the policy that is trained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) 
     * `TanhNormal` if the learner is SAC with continuous actions.
 
     A behavior gets the same observations as the learner, for example normalized ones. A behavior has no memory, even if
-    the learner has one. The result is a pytree whose leaves are those of the state. The function is static.
+    the learner has one. The result is a pytree. It has the leaves of the state, and the function is static.
 
     Example:
         >>> from algorithms import Discrete, PPO

@@ -104,8 +104,8 @@ class RepulsionKL(BehaviorKL):
         L = -scale * sum_i p_i mean_b w_b KL(b_i || pi)
 
     `mean_b` is the mean over samples, and `w_b` are the importance weights of the samples. `p_i` are the weights of the
-    behaviors divided by their sum. The term has no minimum, so choose a `scale` that keeps it small
-    compared with the algorithm's own loss. In PyTorchRL the weights of behaviors have no effect.
+    behaviors divided by their sum. The term has no minimum, so choose a `scale` that keeps it small compared with the
+    algorithm's own loss. In PyTorchRL the weights of behaviors have no effect.
 
     Args:
         behaviors: policies, each from `behavior(...)`.

@@ -25,8 +25,8 @@ class RewardPrediction(Component):
         L = scale * mean_b w_b m_b (f(features(s_b)) - r_b)^2 / 2
 
     `mean_b` is the mean over samples, and `w_b` are their importance weights. Where rewards are rare, the head would
-    learn to predict zero always. Therefore some samples with the reward 0 are left out: their `m_b` is 0, and it is 1
-    for all other samples. Each update chooses these samples again. Gradients reach the head and the torso of the
+    only learn to predict zero. Therefore some samples with the reward 0 are left out. They have `m_b = 0`, and all
+    other samples have `m_b = 1`. Each update chooses them again. Gradients reach the head and the torso of the
     policy. In DDQN they reach the torso of the Q-network. With an n-step buffer, the reward is the sum over n steps. In
     PyTorchRL no optimizer trains this head.
 

@@ -20,7 +20,7 @@ from jaxrl_buffers.types import Batch, PyTree, Scalar
 
 
 class MPOTarget(NamedTuple):
-    """The parameters of an actor and a critic. The field `target` of a state holds those of the target networks."""
+    """The parameters of an actor and a critic, for example of the target networks."""
 
     actor: PyTree
     critic: PyTree

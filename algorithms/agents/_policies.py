@@ -47,7 +47,7 @@ class ActorPolicy(abc.ABC):
 class StochasticPolicy(ActorPolicy):
     """A `Categorical` over discrete actions, or a `Normal` over continuous ones.
 
-    Continuous actions are meant for `[-1, 1]`. Draws from a normal distribution may lie outside of this range, so
+    Continuous actions should be in `[-1, 1]`. Draws from a normal distribution may be outside of this range, so
     `to_environment` clips them.
 
     Example:

@@ -26,8 +26,8 @@ Differences from the paper:
 
 Differences from PyTorchRL:
 
-* Every M-step pass steps the policy. There is one pass. PyTorchRL makes five, of which only one moves the policy.
-* Divergences are those of Gaussians, and each one drives its own multiplier.
+* Every M-step pass steps the policy, and there is one pass. PyTorchRL makes five passes, but only one moves the policy.
+* Divergences are computed between Gaussians, and each divergence changes only its own multiplier.
 * Mean and variance are decoupled.
 * The discrete E-step is weighted by the target policy.
 * Sampled and replayed actions have the same units.
@@ -95,7 +95,7 @@ class MPO(StochasticAgent, Component):
         initial_multiplier: the same for the multipliers of the mean, or the multiplier of discrete probabilities.
         initial_variance_multiplier: the same for the multipliers of the variance.
         max_multiplier: the largest multiplier. It also limits the temperature and the multipliers of the variance,
-            unless these have limits of their own.
+            unless the next two arguments limit these.
         max_variance_multiplier: the largest multiplier of the variance. None means `max_multiplier`.
         max_temperature: the largest temperature. None means `max_multiplier`.
         variance_dual_scale: a factor on the steps of the variance's multipliers. None means 1.
@@ -195,7 +195,7 @@ class MPO(StochasticAgent, Component):
 
         Critic and temperature have one gradient each, at the current parameters. Policy, multipliers and add-ons have
         `K` gradients, one for each pass. The gradient of the first pass is taken at the current parameters. The
-        gradient of each later pass is taken at the parameters after the pass before. All passes use the same
+        gradient of each later pass is taken at the parameters after the previous pass. All passes use the same
         candidates. Metrics of the policy are those of the last pass.
 
         With `K > 1`, training on several devices differs from training on one device with all samples. Each device

@@ -13,7 +13,7 @@ from flax.core import FrozenDict
 
 from jaxrl_buffers._checks import require_choice, require_number, shown
 
-Schedule = Callable[[jax.Array], jax.Array]  # from a number of steps to a factor; any schedule of optax will do
+Schedule = Callable[[jax.Array], jax.Array]  # from a number of steps to a factor, such as a schedule of optax
 Option = float | int | bool | str
 
 OPTIMIZERS = (

@@ -34,7 +34,7 @@ NOT_MAINTAINED = "Brax System"  # the beginning of a warning that does not help 
 
 
 class BraxState(NamedTuple):
-    """The state of one environment: that of Brax, and the number of steps in the episode."""
+    """Brax's state of one environment, and the number of steps in the episode."""
 
     inner: Any
     time: jax.Array  # int32[]

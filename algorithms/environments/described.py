@@ -50,12 +50,12 @@ class Described(Protocol):
         ...
 
     def transition(self, extras: PyTree = ()) -> Transition:
-        """Return the shapes and dtypes of one stored step, given those of the agent's extras."""
+        """Return the shapes and dtypes of one stored step. `extras` are the shapes and dtypes of the agent's extras."""
         ...
 
 
 def transition_like(obs: PyTree, action_space: Space, extras: PyTree) -> Transition:
-    """Return the shapes and dtypes of one stored step, given those of one observation and of its extras."""
+    """Return the shapes and dtypes of one stored step, from the shapes and dtypes of its parts."""
     flag, reward = jax.ShapeDtypeStruct((), jnp.bool_), jax.ShapeDtypeStruct((), jnp.float32)
     return Transition(obs, action_space.example, reward, flag, flag, obs, extras)
 
@@ -66,7 +66,7 @@ def info_like(names: Sequence[str]) -> PyTree:
 
 
 def with_info(extras: PyTree, info: PyTree) -> PyTree:
-    """Return the extras to store with a step: those of the agent, and under `info` those of the environment."""
+    """Return the extras to store with a step: the agent's extras, and the environment's numbers under `info`."""
     if not info:
         return extras
     return info if extras == () else {**extras, **info}

@@ -30,7 +30,7 @@ QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_AUDIODRIVER": "dummy"}  # no ba
 
 @runtime_checkable
 class Named(Protocol):
-    """An environment with a name, as those of gymnax have."""
+    """An environment with a name. All environments of gymnax have one."""
 
     name: str
 

@@ -115,7 +115,7 @@ class Environment(Component):
     def step(
         self, state: EnvironmentState, action: PyTree, key: jax.Array
     ) -> tuple[EnvironmentState, Transition, Finished]:
-        """Take one step in every environment, and reset those whose episode ends; consumes `key`.
+        """Take one step in every environment, and reset each one whose episode ends; consumes `key`.
 
         Args:
             state: the state of `N` environments.
@@ -147,14 +147,14 @@ class Environment(Component):
     def _own(self, keys: jax.Array) -> jax.Array:
         """Return the keys that the environment draws from.
 
-        They have the caller's type, unless the environment belongs to gymnax or to this library. Those get unrolled
-        keys, which are faster. This is safe, because they only draw from keys and keep none.
+        They have the caller's type, unless the environment belongs to gymnax or to this library. Such an environment
+        gets unrolled keys. This is safe, because it only draws from keys and keeps none.
         """
         env = self.env.env if isinstance(self.env, masked.Masked) else self.env
         return unrolled(keys) if type(env).__module__.startswith(KNOWN_ENVIRONMENTS) else keys
 
     def _structure(self, key: jax.ShapeDtypeStruct | None = None) -> tuple[PyTree, PyTree]:
-        """Return the shapes and dtypes of an observation and a state. They hold after a reset and after a step.
+        """Return the shapes and dtypes of an observation and a state. They are the same after a reset and after a step.
 
         Some environments return one dtype from `reset` and another from `step`. The state in a loop must not change its
         type, so a dtype that fits both is chosen. Some environments keep keys in their states. These have the type of

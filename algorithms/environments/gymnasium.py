@@ -82,7 +82,7 @@ class HostEnvironment:
         return self._start(self.make_vector, num_envs, seed, options)
 
     def start_tests(self, num_envs: int, seed: int | None = None, **options: Any) -> Stepper:
-        """Make environments for an evaluation. They run in this process, even if those of training have their own."""
+        """Make environments for an evaluation, like `start`. They run in this process, even with `use_processes`."""
         return self._start(self.make_tests or self.make_vector, num_envs, seed, options)
 
     def _start(

@@ -52,7 +52,7 @@ class TanhNormal(NamedTuple):
     def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw an action `float32[A]`, and return its log-density `float32[]`, too; consumes `key`.
 
-        Gradients reach `mean` and `log_std` through the action.
+        Gradients with respect to `mean` and `log_std` pass through both.
         """
         return self.transform(jax.random.normal(unrolled(key), self.mean.shape, jnp.float32))
 
@@ -114,7 +114,7 @@ class Normal(NamedTuple):
         return jnp.sum(self.log_std + 0.5 * (1 + _LOG_2_PI), axis=-1)
 
     def kl(self, other: Normal) -> jax.Array:
-        """Return `KL(self || other)` of each component, `float32[..., A]`. The sum over components is that of actions.
+        """Return `KL(self || other)` of each component, `float32[..., A]`. Sum over `A` for whole actions.
 
             log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1 / 2
 

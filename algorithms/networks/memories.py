@@ -20,7 +20,7 @@ KINDS = ("gru", "lstm")
 
 
 class History(NamedTuple):
-    """Consecutive observations of one environment, and what was remembered before the first of them.
+    """Consecutive observations of one environment, and the memory before the first observation.
 
     If `following` is None, a network returns one output for each row of `obs`. Otherwise it returns one output for each
     observation in `following` instead. `following[i]` comes directly after row `last[i]`. The network sees it with the
@@ -45,7 +45,7 @@ class History(NamedTuple):
 
 
 class RecurrentCore(nn.Module):
-    """A gated recurrent unit or a long short-term memory behind a dense layer.
+    """A gated recurrent unit (GRU) or a long short-term memory (LSTM), after a dense layer.
 
     GRU, with `x` the input and `h` the carry (Cho et al. 2014, https://arxiv.org/abs/1406.1078):
 

@@ -30,7 +30,7 @@ def of_rows(chunk: Transition) -> tuple[jax.Array, ...]:
 
     * `nonfinite_rewards`: the reward is not finite.
     * `nonfinite_observations`: some number in `obs` or `next_obs` is not finite.
-    * `truncated_episodes`: the row is truncated. This is no fault. It is counted to compare it with the next count.
+    * `truncated_episodes`: the row is truncated. This is no fault. It is counted for comparison with `ended_both_ways`.
     * `ended_both_ways`: the row is both truncated and terminated.
     """
     bad_reward = ~jnp.isfinite(chunk.reward)

@@ -76,8 +76,8 @@ def train(
 
     Returns:
         The last state, and metrics with an entry for each of `E` evaluations. The metrics are means and counts since
-        the last evaluation, the number `steps` of environment steps so far, and `returns`, `float32[E,
-        num_test_episodes]`.
+        the last evaluation, the number `steps` of environment steps so far, and the `returns` of the test episodes,
+        `float32[E, num_test_episodes]`.
 
     Example:
         >>> import jaxrl_buffers as jb

@@ -106,7 +106,7 @@ def train_step(
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)
     grads, info = agent.gradients(agent_state, sample, key_gradients)
     errors = info.priorities
-    mask = sample.batch.mask if errors.ndim == 2 else None  # errors [B, L] are those of sequences
+    mask = sample.batch.mask if errors.ndim == 2 else None  # errors of sequences are [B, L]
     priorities = jnp.where(jnp.isfinite(errors), errors, 0) if skip_nonfinite else errors
     buffer_state = buffer.update_priorities(buffer_state, sample.handle, priorities, mask)
     metrics = _sample_metrics(buffer, buffer_state, sample, errors) | info.metrics

@@ -31,8 +31,8 @@ class Plan:
     A `total_steps` that does not satisfy this equation is refused. The error names the nearest one that does.
 
     Offline updates come before all of this. They learn from rows that are stored already, such as a data set, and take
-    no steps. Each offline update counts as one iteration, in addition to those above. With offline updates, the first
-    steps are taken by the agent's policy instead of at random. With `total_steps=0` there are only offline updates.
+    no steps. Each offline update counts as one more iteration. With offline updates, the first steps are taken by the
+    agent's policy instead of at random. With `total_steps=0` there are only offline updates.
 
     Numbers that are left out, and numbers of a preset, are suggestions. They are rounded up to fit the numbers that the
     user gave, and `num_updates` stays in proportion to `update_every`. If the equation still does not hold,
@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def iterations_per_test(self) -> int:
-        """The number of iterations between two evaluations after offline updates."""
+        """The number of iterations between two evaluations, where iterations are not offline updates."""
         most = max(self.num_iterations - self.offline_updates, 1)
         return min(self.test_every // self.update_every or most, most)
 

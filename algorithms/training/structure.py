@@ -21,7 +21,7 @@ def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) ->
 
 
 def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
-    """Refuse a state that does not fit this agent and environment. The error names the first leaf that differs."""
+    """Refuse a state that does not fit this agent and environment. The error names a leaf that differs."""
     wanted = jax.eval_shape(lambda: agent.init(jax.random.key(0), env.obs, env.action_space.example))
     given, needed = map(_kinds, (jax.eval_shape(lambda tree: tree, agent_state), wanted))
     for name in {**needed, **given}:

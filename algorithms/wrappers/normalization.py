@@ -52,7 +52,7 @@ class NormalizedState(NamedTuple):
 
 
 class Normalized(SameCarry, Component):
-    """An agent that sees normalized observations. Leaves that are not floating-point, such as images, stay as they are.
+    """An agent that sees normalized observations. Leaves that are not floating-point, such as images, are unchanged.
 
     `observe` updates the statistics. Buffers store observations unchanged. Observations are normalized when they are
     used, with the statistics at that time. An on-policy agent learns from a rollout first, and updates the statistics
