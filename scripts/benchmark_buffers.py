@@ -155,7 +155,7 @@ def contenders(kind: str, capacity: int) -> dict[str, Buffer]:
 
 
 def random_chunks(kind: str, rng: np.random.Generator) -> jb.Transition:
-    """Return what is added: leaves `[chunks, 128, ...]`."""
+    """Return the transitions to add: leaves `[chunks, 128, ...]`."""
     shape = (FRAME_CHUNKS if kind == "frames" else NUM_CHUNKS, NUM_ADDED)
     if kind == "frames":
         obs = next_obs = rng.integers(256, size=(*shape, 84, 84, 4), dtype=np.uint8)

@@ -6,8 +6,8 @@
 Each checkout has one process, which runs the functions of its own scripts/benchmark_buffers.py and
 scripts/benchmark_training.py with its own code. The two take turns, so that a disturbance of the machine affects
 both. Times are microseconds per step. A ratio is the median of the new checkout divided by that of the old one; above
-1, the new checkout is slower. The brackets are the quartiles of the ratios of neighboring repetitions. Compilation is not
-counted.
+1, the new checkout is slower. The brackets are the quartiles of the ratios of neighboring repetitions. Compilation is
+not counted.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     pip install -e ".[peers]"                             # SBX; it brings torch along
 
 Both libraries have one environment, batches of 256 and one update per step. PPO collects 256 steps and goes through
-them ten times. Each cell is the median of interleaved repeats, with the quartiles beside it. Compilation is not counted. The
-parts of a step (collecting, buffer, gradients, optimizer) are measured as separate programs, so their shares need not
-add up to exactly one.
+them ten times. Each cell is the median of interleaved repeats, with the quartiles beside it. Compilation is not
+counted. The parts of a step (collecting, buffer, gradients, optimizer) are measured as separate programs, so their
+shares need not add up to exactly one.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _reached(computations: Computations, names: list[str]) -> list[str]:
 
 
 def is_kernel(line: Instruction) -> bool:
-    """Tell whether an instruction does work of its own."""
+    """Return whether an instruction does work itself."""
     return line.operation not in FREE | CONTROL and not line.operation.endswith("-done")
 
 
@@ -146,7 +146,7 @@ def elements(shape: str) -> int:
 
 
 def is_move(line: Instruction) -> bool:
-    """Tell whether an instruction brings something into a TPU's on-chip memory, or back, beside other work."""
+    """Return whether an instruction moves data into or out of a TPU's on-chip memory while other work goes on."""
     return line.operation.endswith("-start") and any(ON_CHIP in shape for shape in line.shapes)
 
 
@@ -172,7 +172,7 @@ def _maker(computations: Computations, name: str, number: int) -> tuple[str, int
     """Follow an output of a fusion back to the operation that makes it, or to a parameter.
 
     Returns:
-        The operation, which is a write only if that is into a parameter, and the parameter's number.
+        The operation and the number of the parameter. The operation is a write only if it writes into a parameter.
     """
     computation = computations[name]
 

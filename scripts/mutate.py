@@ -124,7 +124,7 @@ class Runner:
         return status == 0
 
     def _test(self, code: Any) -> None:
-        """Run the tests with `code` in the place of the file, and end this process."""
+        """Run the tests with `code` instead of the file, and end this process."""
         import pytest
 
         original, output = SourceFileLoader.get_code, (self.folder / "output").open("w")

@@ -39,7 +39,7 @@ class HostCompiled:
 
     Args:
         agent: the algorithm.
-        buffer: what is learned from.
+        buffer: the buffer to learn from.
         env: the environment.
         plan: how much is collected and learned.
         num_actors: the number of threads that step the environments, each an equal part of them.

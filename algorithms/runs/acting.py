@@ -26,7 +26,7 @@ def act(
         agent: the algorithm.
         state: its state.
         obs: `[N, ...]`.
-        carry: what is remembered, `[N, ...]`.
+        carry: the memory or the noise from earlier steps, `[N, ...]`.
         is_first: `bool[N]`, True where an episode begins; there the carry is ignored.
         key: a PRNG key.
         deterministic: act without exploration.

@@ -43,7 +43,7 @@ class HostLoop:
 
     Args:
         agent: the algorithm.
-        buffer: what is learned from.
+        buffer: the buffer to learn from.
         env: the environment.
         plan: how much is collected, learned and tested.
         lock_step: collect and learn one after the other.

@@ -31,7 +31,7 @@ def train_on_host(
     Args:
         key: a PRNG key.
         agent: the algorithm.
-        buffer: what is learned from.
+        buffer: the buffer to learn from.
         env: such as `environments.make("gymnasium:HalfCheetah-v5")`.
         plan: how much is collected, learned and tested.
         buffer_state: a buffer state with stored rows, such as offline data; it is used up.

@@ -77,7 +77,7 @@ class Policy:
         return self.act(obs, None, deterministic=deterministic, key=key)[0]
 
     def initial_carry(self, num_envs: int | None = None) -> PyTree:
-        """Return what is remembered at the start of an episode, or of `num_envs` episodes side by side."""
+        """Return the carry at the start of an episode, or of `num_envs` episodes side by side."""
         carry = self.agent.initial_carry(1 if num_envs is None else num_envs)
         return _entry(carry, 0) if num_envs is None else carry
 
@@ -127,7 +127,7 @@ class Policy:
         Args:
             num_episodes: how many.
             deterministic: False to explore as in training.
-            key: of what is random, a PRNG key or a number.
+            key: a PRNG key or a number, for all random choices.
             max_steps: the step at which an episode is given up, for environments without a time limit.
         """
         return play(self.agent, self.state, self.env, num_episodes, _as_key(key), deterministic, max_steps)
@@ -144,7 +144,7 @@ class Policy:
         Args:
             path: the file.
             deterministic: False to explore as in training.
-            key: of what is random, a PRNG key or a number.
+            key: a PRNG key or a number, for all random choices.
             max_steps: the step at which the film ends if the episode has not ended before.
         """
         return record(path, self.agent, self.state, self.env, _as_key(key), deterministic, max_steps)

@@ -71,7 +71,7 @@ class ProgressBar:
         return self._has_bar
 
     def update(self, report: Report) -> None:
-        """Show what is known between chunks.
+        """Show the progress of a run between chunks.
 
         Raises:
             BrokenPipeError: when the reader of the lines is gone.
@@ -104,7 +104,7 @@ class ProgressBar:
 
 
 class _Figures(ProgressColumn):
-    """What is being done, or the figures of a run under way, with or without units."""
+    """A column with the present phase or, during training, the figures of the run, with or without units."""
 
     def __init__(self, has_units: bool):
         self._has_units, self._left = has_units, " left" if has_units else ""

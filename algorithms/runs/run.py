@@ -34,7 +34,7 @@ def start(
     options: Options = Options(),
     start_from: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Train in a folder, which must not exist, and return the result.
+    """Train a new run in a folder, which must not exist yet, and return the result.
 
     Args:
         settings: of the run.
@@ -132,7 +132,7 @@ def fork(
     folder: str | os.PathLike[str],
     options: Options = Options(),
 ) -> dict[str, Any]:
-    """Train in a folder, which must not exist, from what another run has learned and stored; return the result.
+    """Train a new run that begins with the agent and the buffer of another run; return the result.
 
     The new run takes over agent and buffer and begins new episodes. It continues to count steps where the other run is,
     so `total_steps` are the steps of both together. The other run is only read.
@@ -141,7 +141,7 @@ def fork(
         source: the folder of the other run.
         settings: of the new run, such as `dataclasses.replace(RunFolder(source).settings(), gamma=0.9)`; they
             may differ in anything that keeps the shapes of the agent's and the buffer's state.
-        folder: of the new run.
+        folder: of the new run; it must not exist yet.
         options: what does not change the outcome; None takes the value of the other run.
 
     Raises:

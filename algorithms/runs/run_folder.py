@@ -126,7 +126,7 @@ class RunFolder:
             raise ValueError(f"{self._options} does not hold the options of a run: {error}") from None
 
     def save(self, state: PyTree, settings: Settings, progress: Mapping[str, Any], is_finite: bool = True) -> None:
-        """Write a checkpoint of the state, with what the host must know to go on.
+        """Write a checkpoint of the state, with the progress that the host needs to continue.
 
         A state whose agent is not finite is saved in another folder, so that the last finite state stays.
         """

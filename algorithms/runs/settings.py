@@ -1,6 +1,6 @@
 """The settings of a run, as plain data: what files, the command line and run folders hold.
 
-`algorithms.runs.build.build` makes the components of a run from them, and refuses what is wrong.
+`algorithms.runs.build.build` makes the components of a run from them, and refuses wrong settings.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def check_options(where: str, values: Any, component: Any, keys: Collection[str]) -> dict[str, Any]:
-    """Return options as the parameters of a component ask for them; refuse what is unknown or of another type."""
+    """Return options with the types of a component's parameters; refuse unknown options and wrong types."""
     given = require_keys(where, {} if values is None else values)
     try:
         return config.check(component, given, keys)
@@ -248,7 +248,7 @@ def require_keys(name: str, values: Any) -> Mapping[str, Any]:
 
 
 def _check_flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that hold no others, of the types that `Settings` has; refuse what is unknown or wrong."""
+    """Return the settings that are not groups, with the types of `Settings`; refuse unknown names and wrong types."""
     names = [field.name for field in dataclasses.fields(Settings)]
     for key in values:
         if key not in names:

@@ -1,7 +1,7 @@
 """Sweeps: runs that differ in hyper-parameters, trained side by side by the same programs.
 
 A sweep is a folder with a run folder for each of its points, such as `agent.learning_rate=0.001`. Each is a run like
-any other, which can be plotted, compared, evaluated, forked and resumed by itself.
+any other: it can be plotted, compared, evaluated, forked and resumed by itself.
 """
 
 from __future__ import annotations

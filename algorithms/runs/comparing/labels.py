@@ -10,7 +10,7 @@ from algorithms.runs.settings import Settings
 
 # Settings of how long runs train and how they are evaluated. They are part of a label only if no others differ.
 AMOUNTS = ("seed", "num_seeds", "total_steps", "test_every", "num_test_episodes", "on_nan")
-MOST_PARTS = 4  # of a label, if these are enough to tell runs apart
+MOST_PARTS = 4  # of a label, unless more are needed to tell runs apart
 
 
 def named(settings: Settings) -> dict[str, str]:
