@@ -207,7 +207,7 @@ class Addon(Protocol):
         ...
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return the add-on's own first parameters, `()` if it has none; consumes `key`.
+        """Return the add-on's own initial parameters, or `()` if it has none; consumes `key`.
 
         Args:
             key: a PRNG key.

@@ -53,7 +53,7 @@ class RewardPrediction(Component):
         require_number(self, "learning_rate", self.learning_rate, 0)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return the first parameters of the head; consumes `key`."""
+        """Return the initial parameters of the head; consumes `key`."""
         return _HEAD.init(unrolled(key), features)
 
     def loss(

@@ -56,5 +56,5 @@ class StochasticAgent(ActorAgent):
     """An agent that explores by drawing actions from its policy. Each action is drawn independently."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return `()`: acting remembers nothing."""
+        """Return `()`, because acting needs no memory."""
         return ()

@@ -35,7 +35,7 @@ class ActorPolicy(abc.ABC):
         """Return the distributions at observations `[B, ...]`."""
 
     def init_actor(self, key: jax.Array, obs: PyTree) -> PyTree:
-        """Return the first parameters of the actor, for observations like `obs`; consumes `key`."""
+        """Return the initial parameters of the actor, for observations like `obs`; consumes `key`."""
         return init_network(self.actor, key, obs)
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:

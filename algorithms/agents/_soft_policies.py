@@ -36,7 +36,7 @@ class SoftPolicy(ActorPolicy):
 
     @abc.abstractmethod
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the first parameters `[C, ...]` of the critics; consumes `key`."""
+        """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
 
     @abc.abstractmethod
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
@@ -71,7 +71,7 @@ class ContinuousSoftPolicy(SoftPolicy):
         return GaussianActor(self.action_space.size, self.torso)
 
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the first parameters `[C, ...]` of the critics; consumes `key`."""
+        """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
         return init_stack(Critic(self.torso), key, num_critics, obs, action)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
@@ -116,7 +116,7 @@ class DiscreteSoftPolicy(SoftPolicy):
         return CategoricalActor(self.action_space.num_actions, self.torso)
 
     def init_critics(self, key: jax.Array, num_critics: int, obs: PyTree, action: PyTree) -> PyTree:
-        """Return the first parameters `[C, ...]` of the critics; consumes `key`."""
+        """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
         return init_stack(self._critic, key, num_critics, obs)
 
     def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:

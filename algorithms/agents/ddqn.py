@@ -75,7 +75,7 @@ class DDQN(BaseAgent, Component):
         action_space: `Discrete`.
         torso: the network below the head that returns the values.
         dueling: compute `Q(s, a)` as the value of the state plus the advantage of the action; see `QNetwork`.
-        schedule: a factor on the learning rate, as a function of the number of updates; any schedule of optax.
+        schedule: a factor on the learning rate, as a function of the number of updates, such as a schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate: learning rate of Adam.
         polyak: `target <- polyak * target + (1 - polyak) * params` moves the target network; 0 copies the trained one.
@@ -142,7 +142,7 @@ class DDQN(BaseAgent, Component):
         return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return `()`: acting remembers nothing."""
+        """Return `()`, because acting needs no memory."""
         return ()
 
     def act(

@@ -76,7 +76,7 @@ class MPO(StochasticAgent, Component):
         num_samples: the number of continuous actions that are drawn in each state.
         num_passes: `K`, the number of steps of the policy in one update. Critic and temperature make one step.
         penalized: whether a second objective keeps continuous actions inside of their bounds.
-        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        schedule: a factor on all learning rates, as a function of the number of updates, such as a schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critic.
         learning_rate_pi: learning rate of the policy.

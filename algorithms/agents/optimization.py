@@ -33,7 +33,7 @@ from jaxrl_buffers.types import PyTree, Scalar
 State = TypeVar("State", bound=LearnerState)
 WithTarget = TypeVar("WithTarget", bound=TargetState)
 Params = TypeVar("Params", bound=Groups)
-ADAM = optax.scale_by_adam()  # without a learning rate, which may be traced
+ADAM = optax.scale_by_adam()  # the learning rate may be traced, so `step_adam` applies it
 
 
 def check(agent: LearnerAgent) -> None:

@@ -61,7 +61,7 @@ class PPO(StochasticAgent, Component):
     Args:
         action_space: `Discrete` or `Box`.
         torso: the network below the heads of actor and critic. They share no parameters.
-        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        schedule: a factor on all learning rates, as a function of the number of updates, such as a schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_pi: learning rate of the policy.
         learning_rate_v: learning rate of the critic.

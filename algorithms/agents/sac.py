@@ -78,7 +78,7 @@ class SAC(StochasticAgent, Component):
         action_space: `Box` or `Discrete`.
         torso: the network below the heads of actor and critics. Actor and critics share no parameters.
         learn_alpha: whether to learn the temperature. If False, it stays at `initial_alpha`.
-        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        schedule: a factor on all learning rates, as a function of the number of updates, such as a schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critics.
         learning_rate_pi: learning rate of the actor.

@@ -54,7 +54,7 @@ class TD3(DeterministicAgent, Component):
         action_space: `Box`.
         torso: the network below the heads of actor and critics. They share no parameters.
         noise: the kind of exploration noise: `gaussian`, `ornstein_uhlenbeck` or `pink`.
-        schedule: a factor on all learning rates, as a function of the number of updates; any schedule of optax.
+        schedule: a factor on all learning rates, as a function of the number of updates, such as a schedule of optax.
         optimizer: optimizers to use instead of Adam; see `algorithms.agents.optimization`.
         learning_rate_q: learning rate of the critics.
         learning_rate_pi: learning rate of the policy.

@@ -116,5 +116,5 @@ def _put(values: PyTree, index: int, value: PyTree) -> None:
 
 
 def _like(flags: np.ndarray, leaf: np.ndarray) -> np.ndarray:
-    """Return flags `[N]` with trailing axes of size 1, as many axes as a leaf has."""
+    """Return flags `[N]` with trailing axes of size 1, so that they have as many axes as a leaf."""
     return flags.reshape(-1, *[1] * (leaf.ndim - 1))

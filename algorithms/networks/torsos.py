@@ -13,7 +13,7 @@ from jaxrl_buffers._checks import require_choice, require_integer, require_tuple
 from jaxrl_buffers._xla import convolve
 from jaxrl_buffers.types import PyTree
 
-# The functions in jax.nn that change one number at a time.
+# The elementwise functions in jax.nn.
 ACTIVATIONS = (
     *("relu", "relu6", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "swish", "mish", "squareplus", "softplus"),
     *("sigmoid", "log_sigmoid", "tanh", "soft_sign", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),

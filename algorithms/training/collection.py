@@ -16,7 +16,7 @@ from jaxrl_buffers.types import PyTree
 
 
 class Collector(NamedTuple):
-    """Environments in the middle of their episodes, and the agent's carry."""
+    """The state of the environments, and the agent's carry."""
 
     env: EnvironmentState
     carry: PyTree  # [N, ...]

@@ -95,7 +95,7 @@ class Sums(Component):
         }
 
     def total(self, name: str) -> jax.Array:
-        """Return the sum with a name. If the sums have leading axes, as for many seeds, the result has them, too."""
+        """Return the sum with this name. Leading axes of the sums, such as an axis of seeds, are kept."""
         return self.totals[..., (*_BEFORE, *self.names).index(name)]
 
     def _by_name(self, totals: jax.Array) -> Metrics:

@@ -1,4 +1,4 @@
-"""Averaged parameters for deterministic acting, around any agent.
+"""A wrapper that averages the parameters of any agent, for deterministic acting.
 
     average <- rate * average + (1 - rate) * params
 

@@ -1,4 +1,4 @@
-"""Observations scaled to mean 0 and deviation 1, around any agent.
+"""A wrapper that scales the observations of any agent to mean 0 and standard deviation 1.
 
     s_normalized = clip((s - mean) / std, -clip, clip)
 
