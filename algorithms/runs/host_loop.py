@@ -73,7 +73,7 @@ class HostLoop:
         self._tests: dict[int, Stepper] = {}  # by number of environments
         self._waiting: tuple[int, int] | None = None  # the iteration of the rows, and of the policy that acts
         self._is_compiled = False
-        self._lags: list[int] = []  # how many updates the policy of each chunk was behind, since the last reading
+        self._lags: list[int] = []  # for each chunk since the last reading, how many updates its policy was behind
 
     def __enter__(self) -> HostLoop:
         return self
