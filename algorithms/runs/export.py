@@ -1,7 +1,7 @@
 """Policies as files that JAX alone can run.
 
-A file holds one function in the portable form of `jax.export`, its parameters inside, for CPU, CUDA and TPU, and for
-any number of observations:
+A file holds one function with its parameters, in the portable form of `jax.export`. It runs on CPU, CUDA and TPU, and
+takes any number of observations:
 
     action = call(obs)                                   # obs [N, ...]
     action, carry = call(obs, carry, is_first)           # if actions depend on earlier steps

@@ -32,7 +32,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
     try:
         mode = os.stat(path).st_mode
         is_open_pipe = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # others might never end
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # reading might never end
             raise ValueError(f"{path} cannot be read: it is no file; write what it gives into a file first.")
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)

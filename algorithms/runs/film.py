@@ -42,7 +42,7 @@ def record(
     deterministic: bool = True,
     max_steps: int | None = None,
 ) -> Filmed:
-    """Write a film of the episode that `evaluate` plays with this key, if it plays one; consumes `key`.
+    """Write a film of one episode; consumes `key`. `evaluate` plays the same episode with this key and one episode.
 
     Raises:
         ValueError: if the file is of another kind, the environment cannot be drawn, or something is not installed.

@@ -18,7 +18,7 @@ from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree, Scalar
 
-MOST_SIDE_BY_SIDE = 20  # more environments at once take memory, and no less time
+MOST_SIDE_BY_SIDE = 20  # more environments at once take more memory, but save no time
 
 
 def evaluate_on_host(

@@ -11,7 +11,7 @@ import jax
 
 from jaxrl_buffers.types import PyTree
 
-_OVERHEAD = 1.1  # the most that a run was seen to hold, in multiples of a large state
+_OVERHEAD = 1.1  # the largest measured memory of a run, relative to its state if that is large
 _WHAT_TO_DO = "use a smaller --capacity, or fewer of --num-seeds"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -83,7 +83,7 @@ def _free_of_cgroups() -> Iterator[int]:
         else:
             continue
         group = root / path.strip("/")
-        # A limit further up counts as well; inside a container the path may begin outside of it.
+        # The limits of parent groups count too. Inside a container, the path may begin outside of the container.
         for folder in {group, *group.parents, root}:
             if folder.is_relative_to(root):
                 yield from _free_of_cgroup(folder / limit, folder / usage, folder / "memory.stat", cached)

@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
     """Runs of one environment, side by side."""
 
     environment: str
-    axis: str  # what is counted: "steps", or "updates" if all runs have made some before their first step
+    axis: str  # "steps", or "updates" if all runs have made updates before their first step
     algorithms: tuple[str, ...]  # each once
     runs: tuple[ComparedRun, ...]
     differences: dict[str, list[str | None]]  # settings that are not the same in all runs, with the value of each

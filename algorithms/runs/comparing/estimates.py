@@ -1,4 +1,4 @@
-"""What the scores of a few seeds say, by the definitions of rliable.
+"""Estimates from the scores of a few seeds, by the definitions of rliable.
 
 Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, https://arxiv.org/abs/2108.13264.
 Confidence intervals come from the paper's stratified bootstrap, by percentiles. Its strata are tasks. Runs of one

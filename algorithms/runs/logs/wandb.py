@@ -32,7 +32,7 @@ def require_login() -> None:
 
 @contextlib.contextmanager
 def wandb_writer(folder: Path, settings: Settings) -> Generator[Writer]:
-    """Write to the same run of Weights & Biases as every process before; keys are `mean/return`, `seed0/return` ...
+    """Continue the same run of Weights & Biases as earlier processes; keys are `mean/return`, `seed0/return` ...
 
     Offline, the files in the folder `wandb` are written anew. Online, points that the server already has are not sent
     again. They cannot be deleted there, and a resumed run computes the same points.
