@@ -42,7 +42,7 @@ def record(
     deterministic: bool = True,
     max_steps: int | None = None,
 ) -> Filmed:
-    """Write a film of one episode; consumes `key`. `evaluate` plays the same episode with this key and one episode.
+    """Write a film of one episode; consumes `key`. `evaluate` with this key and `num_episodes=1` plays it too.
 
     Raises:
         ValueError: if the file is of another kind, the environment cannot be drawn, or something is not installed.

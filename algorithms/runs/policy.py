@@ -180,7 +180,7 @@ class Policy:
 
 
 def load_policy(run: str | os.PathLike[str], seed: int = 0) -> Policy:
-    """Return the policy in the last checkpoint of a run whose numbers are all finite; the run need not be finished.
+    """Return the policy in a run's last checkpoint that has only finite numbers; the run need not be finished.
 
     Args:
         run: the folder of the run.

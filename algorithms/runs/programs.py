@@ -1,4 +1,4 @@
-"""The parts of a run that step and learn, wherever its environments are stepped."""
+"""The parts of a run that step and learn, for compiled environments and for those on the host."""
 
 from __future__ import annotations
 

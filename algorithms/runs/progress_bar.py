@@ -127,7 +127,7 @@ class _Figures(ProgressColumn):
 
 
 class _Forgiving:
-    """A stream whose other end may go away: what cannot be shown to anybody is dropped.
+    """A stream whose reader may go away; output that nobody can read is dropped.
 
     The cursor is never hidden: a process that is killed could not bring it back.
     """
