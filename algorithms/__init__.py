@@ -16,10 +16,11 @@ from algorithms.runs.host_training import train_on_host
 from algorithms.runs.policy import Policy, load_policy
 from algorithms.training.collection import collect
 from algorithms.training.evaluation import evaluate
-from algorithms.training.loop import TrainState, train
+from algorithms.training.loop import train
 from algorithms.training.off_policy import train_step
 from algorithms.training.offline import train_offline
 from algorithms.training.plan import Plan
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, StepInfo
 from algorithms.wrappers.averaging import Averaged
 from algorithms.wrappers.normalization import Normalized

@@ -25,23 +25,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import xxhash
-
-import jaxrl_buffers
 from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import _manifest as manifests
 from jaxrl_buffers import _orbax_arrays as orbax_arrays
 from jaxrl_buffers import _saved_arrays as saved_arrays
 from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers.types import PyTree
 
-FORMAT_VERSION = 2
 NUM_KEPT = 2
 _INCOMPLETE = "incomplete"
 _STEP = "step_"
-_MANIFEST = "manifest.json"
 _ARRAYS = "arrays.bin"
-_KEYS = {"format_version": int, "library_version": str, "metadata": dict, "leaves": dict}
-_ARRAY_KEYS = {"offset": int, "dtype": str, "shape": list, "hash": str}
 
 Value = TypeVar("Value")
 
@@ -51,10 +45,6 @@ class Restored(NamedTuple):
 
     state: PyTree
     metadata: dict[str, Any]
-
-
-class _Damaged(FileNotFoundError):
-    """A step cannot be read; perhaps an older one can."""
 
 
 def save(path: str | os.PathLike[str], state: PyTree, *, metadata: Mapping[str, Any] | None = None) -> None:
@@ -129,7 +119,7 @@ def restore_with_metadata(
     """
 
     def read(step: Path) -> Restored:
-        manifest = _read_manifest(step)
+        manifest = manifests.read(step)
         check(manifest["metadata"])
         wanted = saved_leaves.kinds(like)
         stored = {name: record["kind"] for name, record in manifest["leaves"].items()}
@@ -141,14 +131,14 @@ def restore_with_metadata(
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the `format_version`, `library_version` and `metadata` of the checkpoint at `path`."""
-    manifest = _newest(path, _read_manifest)
+    manifest = _newest(path, manifests.read)
     return {name: manifest[name] for name in ("format_version", "library_version", "metadata")}
 
 
 def metadata_of_steps(path: str | os.PathLike[str]) -> dict[Path, dict[str, Any]]:
     """Return the metadata of every step of the checkpoint at `path` that is not damaged, by the folder of the step."""
     steps = (step for _, step in sorted(_steps(Path(path).absolute()).items()))
-    return {step: _read_manifest(step)["metadata"] for step in steps if _is_complete(step)}
+    return {step: manifests.read(step)["metadata"] for step in steps if _is_complete(step)}
 
 
 def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
@@ -156,22 +146,9 @@ def _write_step(folder: Path, state: PyTree, metadata: dict[str, Any]) -> None:
     leaves = saved_leaves.flatten(state)
     with durable.new_file(folder / _ARRAYS) as file:
         records = {name: saved_leaves.write(file, name, leaf) for name, leaf in leaves.items()}
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "library_version": jaxrl_buffers.__version__,
-        "metadata": metadata,
-        "files": {_ARRAYS: file.size},
-        "leaves": records,
-    }
-    with durable.new_file(folder / _MANIFEST) as file:
-        file.write(_sealed(manifest))
+    with durable.new_file(folder / manifests.MANIFEST) as manifest:
+        manifest.write(manifests.text({_ARRAYS: file.size}, records, metadata))
     durable.sync(folder)
-
-
-def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Return the text of a manifest, to which its own hash is added as the last key."""
-    digest = xxhash.xxh3_64(json.dumps(manifest).encode()).hexdigest()
-    return json.dumps({**manifest, "hash": digest}, indent=1).encode()
 
 
 def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Value:
@@ -179,13 +156,13 @@ def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Valu
     folder = Path(path).absolute()
     waiting, damage, newest = sorted(_steps(folder).items()), [], 0
     if not waiting:
-        raise FileNotFoundError(f"there is no checkpoint at {folder}; {_contents(folder)}.")
+        raise FileNotFoundError(f"there is no checkpoint at {folder}; {manifests.contents(folder)}.")
     while waiting:
         number, step = waiting.pop()
         newest = max(newest, number)
         try:
             value = read(step)
-        except _Damaged as error:
+        except manifests.Damaged as error:
             damage.append(error)
             present = sorted(_steps(folder).items())
             if present and present[-1][0] > newest:  # another process has saved, and removed what we were reading
@@ -195,49 +172,6 @@ def _newest(path: str | os.PathLike[str], read: Callable[[Path], Value]) -> Valu
                 warnings.warn(f"{damage[0]} Went back to {step}, which was saved before it.", stacklevel=3)
             return value
     raise damage[0]
-
-
-def _read_manifest(step: Path) -> dict[str, Any]:
-    """Return the manifest of a step, after checking all but the contents of the arrays."""
-    try:
-        text = (step / _MANIFEST).read_bytes()
-        manifest = json.loads(text)
-        version = manifest["format_version"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(step, f"{_MANIFEST} cannot be read: {error!r}") from error
-    # Only format 1 has no hash. If there is a hash, check it first: an unknown version may come from a flipped bit.
-    if version == FORMAT_VERSION or "hash" in manifest:
-        rest = {name: value for name, value in manifest.items() if name != "hash"}
-        if _sealed(rest) != text:
-            raise _damaged(step, f"{_MANIFEST} is not what was written: its hash differs")
-    if version not in (FORMAT_VERSION, orbax_arrays.FORMAT_VERSION):
-        raise ValueError(
-            f"the checkpoint {step} is of format version {version}, but this library (version "
-            f"{jaxrl_buffers.__version__}) reads {FORMAT_VERSION} and {orbax_arrays.FORMAT_VERSION}; use the version "
-            f"that saved it, {manifest.get('library_version', 'unknown')}."
-        )
-    _check_manifest(step, manifest)
-    return manifest
-
-
-def _check_manifest(step: Path, manifest: dict[str, Any]) -> None:
-    """Raise an error if keys of the manifest are missing, or if the files differ from the files that it lists."""
-    for name, kind in {**_KEYS, "files": dict}.items():
-        if not isinstance(manifest.get(name), kind):
-            raise _damaged(step, f"{_MANIFEST} has {manifest.get(name)!r} for {name!r} instead of a {kind.__name__}")
-    for name, record in manifest["leaves"].items():
-        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-            raise _damaged(step, f"{_MANIFEST} has {record!r} for leaf {name}")
-        place = record.get("array", {})
-        expected = _ARRAY_KEYS if "array" in record and manifest["format_version"] == FORMAT_VERSION else {}
-        for key, kind in expected.items():
-            if not isinstance(place, dict) or not isinstance(place.get(key), kind):
-                raise _damaged(step, f"{_MANIFEST} has {place!r} for the array of leaf {name}")
-    sizes = _sizes(step)
-    for name in sizes | manifest["files"]:
-        if sizes.get(name) != manifest["files"].get(name):
-            expected = manifest["files"].get(name, "none")
-            raise _damaged(step, f"{name} has {sizes.get(name, 'no')} bytes instead of {expected}")
 
 
 def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
@@ -254,7 +188,7 @@ def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
         with (step / _ARRAYS).open("rb", buffering=0) as file:
             return rebuild(saved_arrays.ArrayFile(file))
     except (OSError, saved_arrays.Damage) as error:
-        raise _damaged(step, str(error)) from error
+        raise manifests.damaged(step, str(error)) from error
 
 
 def _check_same(step: Path, stored: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -275,22 +209,12 @@ def _steps(folder: Path) -> dict[int, Path]:
 def _is_complete(step: Path) -> bool:
     """Return whether nothing of a step is missing. A step of an unknown format counts as complete."""
     try:
-        _read_manifest(step)
-    except _Damaged:
+        manifests.read(step)
+    except manifests.Damaged:
         return False
     except ValueError:
         return True
     return True
-
-
-def _damaged(step: Path, cause: str) -> _Damaged:
-    return _Damaged(f"the checkpoint {step} is damaged: {cause}; {_contents(step)}.")
-
-
-def _contents(folder: Path) -> str:
-    if not folder.is_dir():
-        return "it is a file" if folder.exists() else "the path does not exist"
-    return "the folder contains " + (", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing")
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,9 +222,3 @@ def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(metadata)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"save() got metadata that JSON cannot express: {error}; pass plain values.") from error
-
-
-def _sizes(step: Path) -> dict[str, int]:
-    """Return the sizes of all files, without the manifest and without hidden files, which some systems add."""
-    files = (file for file in step.glob("**/*") if file.is_file() and not file.name.startswith("."))
-    return {str(file.relative_to(step)): file.stat().st_size for file in files if file != step / _MANIFEST}

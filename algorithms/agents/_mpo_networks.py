@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,9 @@ from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import Critic, QNetwork, Torso, apply_batch, init_network
 from algorithms.networks.distributions import Categorical
 from jaxrl_buffers._random.hashing import split
-from jaxrl_buffers.types import Batch, PyTree, Scalar
+from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar
+
+OF_PASSES = ("actor", "multipliers", "addons")  # the groups that make a step in every pass
 
 
 class MPOTarget(NamedTuple):
@@ -122,6 +125,14 @@ class MPONetworks:
         value = jnp.sum(jnp.exp(candidates.log_prior) * candidates.objectives[:, 0], axis=1)
         return jax.vmap(losses.td_target)(batch.reward, batch.discount, value)
 
+    def critic_loss(
+        self, params: PyTree, sample: Sample, target: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Return `L_q`, and the values and errors, `float32[B]` each."""
+        q = self.values(params, sample.batch.obs, sample.batch.action)
+        error = q - target
+        return 0.5 * jnp.mean(sample.weights * error**2), (q, error)
+
 
 def by_constraint(action_space: Space, of_policy: Scalar, of_variance: Scalar) -> jax.Array:
     """Return one number for each divergence.
@@ -138,3 +149,9 @@ def by_constraint(action_space: Space, of_policy: Scalar, of_variance: Scalar) -
         return jnp.asarray(of_policy, jnp.float32)[None]
     both = jnp.stack([jnp.asarray(value, jnp.float32) for value in (of_policy, of_variance)])
     return jnp.broadcast_to(both[:, None], (2, action_space.size))
+
+
+def map_passes(function: Callable[..., jax.Array], *grads: MPOParams) -> MPOParams:
+    """Apply a function to all leaves of the groups in `OF_PASSES`, and return the resulting gradients."""
+    groups = {name: jax.tree.map(function, *(getattr(one, name) for one in grads)) for name in OF_PASSES}
+    return grads[0]._replace(**groups)

@@ -41,7 +41,7 @@ Differences from PyTorchRL:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
@@ -51,7 +51,15 @@ import optax
 from algorithms.addons import Addon, addon
 from algorithms.agents import mpo_losses, optimization
 from algorithms.agents._base import StochasticAgent
-from algorithms.agents._mpo_networks import MPONetworks, MPOParams, MPOState, MPOTarget, by_constraint
+from algorithms.agents._mpo_networks import (
+    OF_PASSES,
+    MPONetworks,
+    MPOParams,
+    MPOState,
+    MPOTarget,
+    by_constraint,
+    map_passes,
+)
 from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.mpo_losses import Candidates
 from algorithms.agents.optimizers import Optimizers, Schedule
@@ -64,7 +72,6 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 OPTIONAL = ("max_variance_multiplier", "max_temperature", "variance_dual_scale")  # numbers that may be None
-OF_PASSES = ("actor", "multipliers", "addons")  # the groups that make a step in every pass
 
 
 class MPO(StochasticAgent, Component):
@@ -204,7 +211,7 @@ class MPO(StochasticAgent, Component):
         key_here, key_next = split(key)
         candidates = self.networks.candidates(state.target, sample.batch.obs, key_here)
         target = self.networks.td_target(state.target, sample.batch, key_next)
-        (loss_q, (q, error)), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(
+        (loss_q, (q, error)), critic = jax.value_and_grad(self.networks.critic_loss, has_aux=True)(
             state.params.critic, sample, target
         )
         metrics = {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
@@ -215,7 +222,7 @@ class MPO(StochasticAgent, Component):
             grads, of_pass = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
             passes.append(grads)
             metrics |= of_pass
-        grads = passes[0] if len(passes) == 1 else _map_passes(lambda *leaves: jnp.stack(leaves), *passes)
+        grads = passes[0] if len(passes) == 1 else map_passes(lambda *leaves: jnp.stack(leaves), *passes)
         return grads._replace(critic=critic), StepInfo(jnp.abs(error), metrics)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
@@ -223,7 +230,7 @@ class MPO(StochasticAgent, Component):
         after = optimization.step(self, state, grads, ("critic", "temperature"))
         after = after._replace(params=self._clip_duals(after.params))
         for number in range(self.num_passes):
-            of_pass = grads if self.num_passes == 1 else _map_passes(operator.itemgetter(number), grads)
+            of_pass = grads if self.num_passes == 1 else map_passes(operator.itemgetter(number), grads)
             after = self._step_policy(after, of_pass)
         return optimization.follow(self, after, MPOTarget(after.params.actor, after.params.critic))
 
@@ -260,14 +267,6 @@ class MPO(StochasticAgent, Component):
             multipliers=mpo_losses.clip_dual(params.multipliers, by_constraint(self.action_space, most, of_variance)),
         )
 
-    def _critic_loss(
-        self, params: PyTree, sample: Sample, target: jax.Array
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Return `L_q`, and the values and errors, `float32[B]` each."""
-        q = self.networks.values(params, sample.batch.obs, sample.batch.action)
-        error = q - target
-        return 0.5 * jnp.mean(sample.weights * error**2), (q, error)
-
     def _policy_loss(
         self, trained: tuple[PyTree, tuple[jax.Array, jax.Array]], sample: Sample, candidates: Candidates
     ) -> tuple[jax.Array, Metrics]:
@@ -296,9 +295,3 @@ class MPO(StochasticAgent, Component):
         if not is_discrete:
             metrics |= {"multiplier_variance": jnp.mean(multipliers[1]), "kl_variance": jnp.mean(kl[:, 1])}
         return jnp.mean(sample.weights * (loss_pi + loss_eta + loss_kl)), metrics
-
-
-def _map_passes(function: Callable[..., jax.Array], *grads: MPOParams) -> MPOParams:
-    """Apply a function to all leaves of the groups in `OF_PASSES`, and return the resulting gradients."""
-    groups = {name: jax.tree.map(function, *(getattr(one, name) for one in grads)) for name in OF_PASSES}
-    return grads[0]._replace(**groups)

@@ -16,12 +16,12 @@ from algorithms.environments import Finished
 from algorithms.environments.described import with_info
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs.host_evaluation import act_in_test
-from algorithms.training import loop
+from algorithms.training import loop, train_state
 from algorithms.training.collection import where_env
 from algorithms.training.keys import iteration_keys
 from algorithms.training.learning import Buffer
-from algorithms.training.loop import TrainState
 from algorithms.training.plan import Plan
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import Mixture, ReplayBuffer, Transition
 from jaxrl_buffers._random.hashing import fold_in, split
@@ -70,11 +70,11 @@ class HostCompiled:
         self.act = jax.jit(self._act)
         self.act_first = jax.jit(self._act_first, static_argnames="is_random")
         self.store = jax.jit(self._store, donate_argnums=0)
-        self.key_of_first_steps = jax.jit(self._over_seeds(loop.key_of_first_steps))
+        self.key_of_first_steps = jax.jit(self._over_seeds(train_state.key_of_first_steps))
         self.learn_offline = jax.jit(self._learn_offline, static_argnums=1, donate_argnums=0)
         self.learn = jax.jit(self._learn, donate_argnums=0)  # without the key: actors still read it
         self.test = jax.jit(self._test, static_argnames="deterministic")
-        self.read = jax.jit(self._over_seeds(lambda state: loop.read_metrics(state, plan)[1]))
+        self.read = jax.jit(self._over_seeds(lambda state: train_state.read_metrics(state, plan)[1]))
         self.stats = jax.jit(self._over_seeds(self._stats))
 
     def compile(self) -> None:
@@ -138,7 +138,7 @@ class HostCompiled:
         key_agent, key_env, key_warmup, key_train = split(key, 4)
         agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
         agent_state = jax.tree.map(jnp.copy, agent_state)  # the caller keeps the original
-        state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
+        state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
         names = loop.metric_names(state, agent, buffer, env, plan)
         return state._replace(sums=state.sums.with_names(names)), key_env, key_warmup
 
@@ -148,7 +148,7 @@ class HostCompiled:
 
     def _adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
         parts = self._agent, self._buffer, self._env, self._plan
-        return loop.taken_over(key, agent_state, buffer_state, iteration, *parts)[0]
+        return train_state.taken_over(key, agent_state, buffer_state, iteration, *parts)[0]
 
     def _mark_break(self, buffer_state: PyTree) -> PyTree:
         # A rollout is empty here: its rows were used up in their iteration.
@@ -224,7 +224,7 @@ class HostCompiled:
         def of_seed(state: Any, key: jax.Array, chunk: Transition, finished: Finished) -> tuple[Any, Policy]:
             keys = iteration_keys(fold_in(key, state.iteration), self._plan)
             parts = self._agent, self._buffer, self._plan
-            state = loop.learn(state._replace(key=key), chunk, finished, keys, *parts)
+            state = train_state.learn(state._replace(key=key), chunk, finished, keys, *parts)
             return state._replace(key=()), self._read_by_acting(state.agent)
 
         return self._over_seeds(of_seed)(state, key, *self._joined(parts))
@@ -240,7 +240,7 @@ class HostCompiled:
         buffer: Any = self._buffer  # never a rollout, because rollouts have no warm-up
 
         def of_seed(state: TrainState, chunk: Transition) -> TrainState:
-            return loop.store(state, chunk, step, self._agent, buffer, self._plan)
+            return train_state.store(state, chunk, step, self._agent, buffer, self._plan)
 
         return self._over_seeds(of_seed)(state, self._joined(parts)[0])
 

@@ -16,7 +16,7 @@ from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import Settings, is_component, require_keys
 from algorithms.training.evaluation import time_limit
-from algorithms.training.loop import Buffer
+from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
 from algorithms.types import Agent
 from algorithms.wrappers.averaging import Averaged

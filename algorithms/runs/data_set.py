@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.environments import Described
-from algorithms.training.loop import Buffer
+from algorithms.training.learning import Buffer
 from jaxrl_buffers import Mixture, MixtureState, datasets
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers._checks import shown

@@ -26,8 +26,9 @@ from algorithms.runs._collecting import Act, Collector, Worker
 from algorithms.runs._host_compiled import HostCompiled, Part, Policy
 from algorithms.runs.host_evaluation import in_rounds, play, side_by_side
 from algorithms.training.evaluation import time_limit
-from algorithms.training.loop import Buffer, TrainState
+from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers._random.hashing import is_typed

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs.host_loop import HostLoop
-from algorithms.training.loop import Buffer, TrainState
+from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree

@@ -19,7 +19,7 @@ from algorithms.runs.episodes import Episodes, play
 from algorithms.runs.film import Filmed, record
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.watch import num_nonfinite
-from algorithms.training.loop import TrainState
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import PyTree

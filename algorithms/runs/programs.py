@@ -18,9 +18,10 @@ from algorithms.runs.host_loop import HostLoop
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import Alone, InOneProgram, way_for
 from algorithms.runs.varied import Varied
-from algorithms.training import loop
+from algorithms.training import loop, train_state
 from algorithms.training.evaluation import evaluate
-from algorithms.training.loop import Buffer, TrainState
+from algorithms.training.learning import Buffer
+from algorithms.training.train_state import TrainState
 from algorithms.types import Agent
 from jaxrl_buffers import ReplayBuffer
 from jaxrl_buffers.types import PyTree
@@ -123,7 +124,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         # A rollout is empty between chunks: its rows are used up in their iteration.
         _, buffer = parts(own)
         stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
-        return loop.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
+        return train_state.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
 
     @functools.cache
     def tests(num_episodes: int) -> Any:
@@ -145,7 +146,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
     gone_online = way.compiled(go_online, (1,))
     looked, adopted = way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
     begun_anew = way.compiled(begin_anew, (1,))
-    forgotten = way.compiled(lambda state: loop.read_metrics(state, plan)[0], (0,))
+    forgotten = way.compiled(lambda state: train_state.read_metrics(state, plan)[0], (0,))
     return Programs(
         shapes=lambda: like,
         init=init,

@@ -9,8 +9,8 @@ from algorithms.runs import memory_need
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import Members, shapes_of_all
-from algorithms.training.loop import TrainState
 from algorithms.training.plan import Plan
+from algorithms.training.train_state import TrainState
 from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers.types import PyTree
 

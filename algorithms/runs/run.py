@@ -25,7 +25,7 @@ from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.session import guarded, train
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import shapes_of_all
-from algorithms.training.loop import TrainState
+from algorithms.training.train_state import TrainState
 
 
 def start(

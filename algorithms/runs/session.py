@@ -25,7 +25,7 @@ from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.signals import StopSignals
 from algorithms.runs.watch import Watch, num_nonfinite
-from algorithms.training.loop import TrainState, phase_of
+from algorithms.training.train_state import TrainState, phase_of
 
 Metrics = dict[str, np.ndarray]  # of all seeds of all points, [P * S, ...]
 

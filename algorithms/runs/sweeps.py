@@ -28,7 +28,7 @@ from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.varied import Varied
-from algorithms.training.loop import TrainState
+from algorithms.training.train_state import TrainState
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers._checks import shown
 

@@ -7,7 +7,7 @@ import functools
 import jax
 
 from algorithms.environments import Described
-from algorithms.training import learning, loop
+from algorithms.training import learning, loop, train_state
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
@@ -71,7 +71,7 @@ def train_offline(
         offline_updates=num_updates,
     )
     key_agent, key_train = split(key)
-    state = loop.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
+    state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
     learn = functools.partial(learning.learn_offline, agent, buffer, plan=plan)
     names = jax.eval_shape(learn, state.agent, state.buffer, key_train)[2].names
     state = loop.run_offline(state._replace(sums=state.sums.with_names(names)), agent, buffer, plan, num_updates)

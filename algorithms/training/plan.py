@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from algorithms.training import faults
+from algorithms.training import faults, plan_checks
 from algorithms.training.suggestions import Suggested, require_multiple, round_up, suggested
 from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
@@ -254,53 +254,10 @@ class Plan:
                 f"the buffer is for {buffer.num_envs} environments and the plan for {self.num_envs}; "
                 "give both the same `num_envs`."
             )
+        num_samples = 0 if is_filled else self.mini_batch_size
         if isinstance(buffer, Rollout):
-            self._check_rollout(buffer, by_columns)
+            plan_checks.check_rollout(self, buffer, by_columns)
         elif isinstance(buffer, Mixture):  # the run writes to its first buffer only
-            self._check_replay(buffer.buffers[0], 0 if is_filled else buffer.counts(self.mini_batch_size)[0])
+            plan_checks.check_replay(self, buffer.buffers[0], buffer.counts(num_samples)[0])
         else:
-            self._check_replay(buffer, 0 if is_filled else self.mini_batch_size)
-
-    def _check_rollout(self, rollout: Rollout, by_columns: bool) -> None:
-        """Refuse a rollout that is not as long as an iteration, and a number of updates that is not whole epochs."""
-        if self.offline_updates:
-            raise ValueError(
-                f"Plan(offline_updates={self.offline_updates}): on-policy agents do not learn from what others "
-                "did; set it to 0."
-            )
-        steps = rollout.length * rollout.num_envs
-        if self.update_every != steps:
-            raise ValueError(
-                f"Plan(update_every={self.update_every}): the rollout takes {steps} steps, {rollout.length} in each of "
-                f"{rollout.num_envs} environments; both must be the same."
-            )
-        if self.start_steps:
-            raise ValueError(
-                f"Plan(start_steps={self.start_steps}): on-policy agents do not learn from random steps; set it to 0."
-            )
-        if self.num_updates % self.num_minibatches:
-            raise ValueError(
-                f"Plan(num_updates={self.num_updates}): {self.update_every} steps are {self.num_minibatches} "
-                f"minibatches of {self.mini_batch_size}, and `num_updates` must be a multiple of that."
-            )
-        if by_columns and self.num_minibatches > self.num_envs:
-            raise ValueError(
-                f"Plan(mini_batch_size={self.mini_batch_size}): with a memory minibatches are made of whole "
-                f"environments, and {self.num_envs} of them cannot give {self.num_minibatches}; take at least "
-                f"{rollout.length} steps, or more environments."
-            )
-
-    def _check_replay(self, buffer: ReplayBuffer, num_samples: int) -> None:
-        """Refuse a buffer from which the first update cannot draw `num_samples` samples."""
-        if self.update_every > buffer.length * self.num_envs:
-            raise ValueError(
-                f"Plan(update_every={self.update_every}): the buffer holds only {buffer.length * self.num_envs} steps; "
-                "collect less at a time or raise its length."
-            )
-        rows = min(self.start_steps // self.num_envs, buffer.length) - buffer.view.lookahead - buffer.lookback
-        starts = max(rows // buffer.view.stride, 0) * self.num_envs
-        if starts < num_samples:
-            raise ValueError(
-                f"Plan(mini_batch_size={self.mini_batch_size}): only {starts} samples can be drawn after "
-                f"{self.start_steps} first steps; raise `start_steps` or the buffer's length, or take smaller batches."
-            )
+            plan_checks.check_replay(self, buffer, num_samples)

@@ -21,7 +21,7 @@ from support.registry import ALL, BUFFERS
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import _durable as durable
-from jaxrl_buffers import checkpoint, segment_tree
+from jaxrl_buffers import _manifest, checkpoint, segment_tree
 
 LENGTH, NUM_ENVS, BATCH = 6, 2, 5
 
@@ -147,7 +147,7 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
         checkpoint.save(folder, jnp.float32(step), metadata={"step": step})
     assert float(checkpoint.restore(folder, jnp.float32(0))) == 2
     assert checkpoint.read_metadata(folder) == {
-        "format_version": checkpoint.FORMAT_VERSION,
+        "format_version": _manifest.FORMAT_VERSION,
         "library_version": jb.__version__,
         "metadata": {"step": 2},
     }
@@ -194,7 +194,7 @@ def test_metadata_are_checked_before_the_state_is_looked_at(tmp_path):
 
 def test_other_format_versions_are_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
+        patch.setattr(_manifest, "FORMAT_VERSION", 99)
         checkpoint.save(tmp_path, STATE)
     for read in (checkpoint.read_metadata, lambda path: checkpoint.restore(path, STATE)):
         with pytest.raises(ValueError, match=r"format version 99, but this library \(version .*\) reads 2 and 1"):

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from support.bits import assert_same_bits
 
+from jaxrl_buffers import _manifest, checkpoint, segment_tree
 from jaxrl_buffers import _saved_arrays as saved_arrays
-from jaxrl_buffers import checkpoint, segment_tree
 
 STATE = {"x": jnp.arange(3.0), "tree": segment_tree.from_leaves(jnp.arange(9.0)), "key": jax.random.key(1), "n": 7}
 DAMAGED = r"the checkpoint .*step_00000001 is damaged: "
@@ -79,7 +79,7 @@ def change_manifest(**changes):
         manifest = json.loads((step / "manifest.json").read_text())
         manifest.pop("hash")
         manifest = {name: value for name, value in {**manifest, **changes}.items() if value is not None}
-        (step / "manifest.json").write_bytes(checkpoint._sealed(manifest))
+        (step / "manifest.json").write_bytes(_manifest.sealed(manifest))
 
     return change
 
@@ -136,7 +136,7 @@ def test_files_that_systems_leave_behind_do_not_matter(tmp_path):
 
 def test_a_step_of_a_later_format_is_kept(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
+        patch.setattr(_manifest, "FORMAT_VERSION", 99)
         saved(tmp_path)
     checkpoint.save(tmp_path, STATE)
     assert len(list(tmp_path.iterdir())) == 2

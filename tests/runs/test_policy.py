@@ -15,7 +15,7 @@ from algorithms.environments.gymnasium import from_factory
 from algorithms.runs import policy as policy_module
 from algorithms.runs import run
 from algorithms.runs.build import build
-from jaxrl_buffers import checkpoint
+from jaxrl_buffers import _manifest
 
 KINDS = {
     "ddqn": {},
@@ -164,7 +164,7 @@ def test_nothing_but_the_agent_is_read(tmp_path, monkeypatch):
     arrays = next((folder.path / "checkpoint").glob("step_*")) / "arrays.bin"
     content = bytearray(arrays.read_bytes())
     assert content[-20:-8] == bytes(12)  # the buffer, before the key
-    manifest = checkpoint._read_manifest(arrays.parent)
+    manifest = _manifest.read(arrays.parent)
     place = manifest["leaves"][".buffer"]["array"]["offset"]
     content[place : place + 4] = b"\x01\x02\x03\x04"
     arrays.write_bytes(content)

@@ -9,7 +9,7 @@ from algorithms import Plan
 from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
-from algorithms.training.loop import TrainState
+from algorithms.training.train_state import TrainState
 
 PLAN = Plan(total_steps=200, num_envs=2, start_steps=100, update_every=20, mini_batch_size=8, num_updates=1)
 ON_POLICY = Plan(total_steps=200, num_envs=2, start_steps=0, update_every=100, mini_batch_size=50, num_updates=4)

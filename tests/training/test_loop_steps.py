@@ -14,7 +14,7 @@ import pytest
 import jaxrl_buffers as jb
 from algorithms import Discrete, Plan
 from algorithms.environments import EnvironmentState, Finished
-from algorithms.training import learning, loop, off_policy, on_policy
+from algorithms.training import learning, loop, off_policy, on_policy, train_state
 from algorithms.types import StepInfo
 
 LENGTHS = jnp.array([3, 5])  # of the episodes of either environment
@@ -214,7 +214,7 @@ def test_the_buffer_observes_the_mean_return_of_the_episodes_that_ended(iterated
 
 def test_metrics_are_means_over_updates(iterated):
     _, after = iterated
-    empty, metrics = loop.read_metrics(after, PLAN)
+    empty, metrics = train_state.read_metrics(after, PLAN)
     assert (metrics["steps"], metrics["episodes"]) == (6 + 2 * 4, 2)
     assert metrics["step"] == np.mean(np.arange(6))
     assert metrics["priority"] == np.mean(10 * np.arange(6)) + 1.5
@@ -353,7 +353,7 @@ def test_a_rollout_is_learned_from_in_epochs_and_observed_afterwards():
     state = run()
     assert state.buffer == ()
     assert (state.agent.rows, state.agent.num_steps, state.iteration) == (16, 16, 2)
-    _, metrics = loop.read_metrics(state, plan)
+    _, metrics = train_state.read_metrics(state, plan)
     assert metrics["rows"] == 4  # 0 in the first iteration, 8 in the second
     assert metrics["reward"] == 2 * 2
     assert metrics["weight"] == 1

@@ -1,29 +1,9 @@
-"""The protocols of agents and add-ons, and the data that agents exchange with the training loop.
-
-Off-policy training needs only an `Agent`. Other parts of the library need a little more. Each of these protocols says
-what one such part needs:
-
-| protocol | needed by |
-|---|---|
-| `OnPolicyAgent` | training from rollouts, as PPO does |
-| `PolicyAgent` | add-ons that compare the policy of another agent with the policy of this one |
-| `LearnerAgent`, with states `LearnerState` | `algorithms.agents.optimization`, and the add-ons of the agent itself |
-| `TargetAgent`, with states `TargetState` | `optimization.follow`, which moves target networks |
-| `MemoryAgent`, `OnPolicyMemoryAgent` | the wrapper `Recurrent` |
-| `HasParams`, a state | the wrapper `Averaged` |
-
-Parameters come in groups, and a group has the same name in every agent:
-
-* `actor`: the parameters of the policy.
-* `critic`: the parameters of the critics. If `C` critics are stacked, the leaves are `[C, ...]`.
-* `addons`: a tuple with one entry for each add-on.
-* Groups that only one algorithm has, such as `log_alpha` of SAC.
-"""
+"""The protocols of agents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax
 
@@ -31,19 +11,9 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Space
 from algorithms.networks.distributions import Distribution
 from algorithms.networks.torsos import Torso
+from algorithms.types.addons import Addon
+from algorithms.types.data import GroupRule, Roles, StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
-
-Metrics = dict[str, jax.Array]  # a flat dict of scalars
-# The groups of parameters that hold networks. Each comes with the sizes of its stacking axes. For example,
-# (("actor", ()), ("critic", (2,))) means one actor and a stack of two critics.
-Roles = tuple[tuple[str, tuple[int, ...]], ...]
-
-
-class StepInfo(NamedTuple):
-    """The second result of `Agent.gradients`: priorities for the replay buffer, and metrics."""
-
-    priorities: jax.Array  # float32[B], absolute TD errors; float32[B, L] for sequences
-    metrics: Metrics
 
 
 @runtime_checkable
@@ -139,105 +109,6 @@ class PolicyAgent(Agent, Protocol):
     def distribution(self, state: PyTree, obs: PyTree) -> Distribution:
         """Return the policy's distributions over actions, one for each of the observations `[B, ...]`."""
         ...
-
-
-@runtime_checkable
-class HasParams(Protocol):
-    """A state whose field `params` holds everything that acting depends on. It is always a NamedTuple."""
-
-    @property
-    def params(self) -> PyTree:
-        """The trained parameters."""
-        ...
-
-    def _replace(self, **changes: Any) -> Self: ...
-
-
-class Groups(Protocol):
-    """A NamedTuple with one entry for each group of parameters.
-
-    The entries are the parameters of the groups, or their gradients, or the states of their optimizers.
-    """
-
-    @property
-    def addons(self) -> tuple[PyTree, ...]:
-        """One entry for each add-on."""
-        ...
-
-    def _replace(self, **changes: PyTree) -> Self: ...
-
-
-class LearnerState(Protocol):
-    """The state of a `LearnerAgent`: a NamedTuple. Its parameters come in groups."""
-
-    @property
-    def params(self) -> Groups:
-        """The trained parameters."""
-        ...
-
-    @property
-    def optimizer(self) -> Groups:
-        """The states of the optimizers, one for each group."""
-        ...
-
-    @property
-    def num_updates(self) -> jax.Array:
-        """How many updates have been made, `int32[]`."""
-        ...
-
-    def _replace(self, **changes: Any) -> Self: ...
-
-
-class TargetState(LearnerState, Protocol):
-    """The state of a `TargetAgent`."""
-
-    @property
-    def target(self) -> PyTree:
-        """The parameters of the target networks."""
-        ...
-
-
-@runtime_checkable
-class Addon(Protocol):
-    """A term to add to the loss of a policy: a frozen pytree of hyper-parameters with pure methods."""
-
-    @property
-    def learning_rate(self) -> Scalar:
-        """The learning rate of Adam for the add-on's own parameters."""
-        ...
-
-    def init(self, key: jax.Array, obs: PyTree, action: PyTree, features: jax.Array) -> PyTree:
-        """Return the add-on's own initial parameters, or `()` if it has none; consumes `key`.
-
-        Args:
-            key: a PRNG key.
-            obs: an unbatched observation.
-            action: an unbatched action.
-            features: `float32[F]`, the output of the policy's torso for that observation.
-        """
-        ...
-
-    def loss(
-        self, params: PyTree, policy: Distribution, features: jax.Array, sample: Sample, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        """Return the term of the loss, `float32[]`, and metrics; consumes `key`.
-
-        Args:
-            params: the add-on's own parameters.
-            policy: the learner's distributions at `sample.batch.obs`, `[B, ...]`.
-            features: `float32[B, F]`, the output of the policy's torso for `sample.batch.obs`.
-            sample: the batch, and the weight `sample.weights` of each sample. Multiply the loss of a sample by its
-                weight.
-            key: a PRNG key.
-        """
-        ...
-
-
-class GroupRule(NamedTuple):
-    """The settings of Adam, the default optimizer, for one group of an agent's parameters."""
-
-    learning_rate: str  # the name of the agent's field that holds the learning rate
-    is_clipped: bool = True  # whether gradients are clipped to the agent's `max_grad_norm`
 
 
 class LearnerAgent(PolicyAgent, Protocol):

@@ -1,0 +1,125 @@
+"""The state of a training run, and how it begins, learns and is read.
+
+Nothing here steps an environment. `training.loop` adds this for environments inside of the compiled program, and
+`runs.host_loop` for environments on the host.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algorithms.environments import Described, Finished
+from algorithms.training import learning, structure
+from algorithms.training.keys import Keys
+from algorithms.training.learning import Buffer, metric_names
+from algorithms.training.metrics import Sums
+from algorithms.training.off_policy import Replay
+from algorithms.training.plan import Plan
+from algorithms.types import Agent, Metrics
+from jaxrl_buffers import Transition
+from jaxrl_buffers._random.hashing import fold_in, split
+from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.types import PyTree, Scalar
+
+
+class TrainState(NamedTuple):
+    """Everything that a training run keeps from one iteration to the next."""
+
+    agent: PyTree  # the agent's state
+    buffer: PyTree  # the replay buffer's state; () with a rollout
+    collector: PyTree  # a `Collector`; () if environments are stepped on the host
+    key: jax.Array  # iteration i has the key fold_in(key, i)
+    iteration: jax.Array  # int32[], the number of iterations so far
+    sums: Sums  # the sums of metrics since they were last read
+
+
+def before_steps(
+    key_agent: jax.Array,
+    key_train: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Described,
+    plan: Plan,
+    buffer_state: PyTree = None,
+    agent_state: PyTree = None,
+) -> TrainState:
+    """Return the state before any step, without a collector; consumes both keys. See `train`."""
+    plan.check_buffer(buffer, is_filled=buffer_state is not None)
+    if plan.offline_updates and buffer_state is None:
+        raise ValueError(
+            f"Plan(offline_updates={plan.offline_updates}): nothing is stored to learn from; give `buffer_state`, such "
+            "as a data set."
+        )
+    if agent_state is None:
+        agent_state = agent.init(key_agent, env.obs, env.action_space.example)
+        if plan.offline_updates:
+            agent_state = learning.observe_stored(agent, agent_state, buffer, buffer_state)
+    else:
+        structure.check_agent(agent, agent_state, env)
+    if isinstance(buffer, Rollout):  # nothing is stored, because the agent learns from rows at once
+        buffer_state = ()
+    elif buffer_state is None:
+        buffer_state = buffer.init(env.transition(structure.extras(agent, agent_state, env, key_train)))
+    return TrainState(agent_state, buffer_state, (), key_train, jnp.zeros((), jnp.int32), Sums.zero(()))
+
+
+def taken_over(
+    key: jax.Array,
+    agent_state: PyTree,
+    buffer_state: PyTree,
+    iteration: jax.Array,
+    agent: Agent,
+    buffer: Buffer,
+    env: Described,
+    plan: Plan,
+) -> tuple[TrainState, jax.Array]:
+    """Return the state of `adopt` without a collector, and a key to begin new episodes with; consumes `key`."""
+    plan.check_buffer(buffer)
+    # These keys differ from those of `init`, and from those of a run that is taken over at another iteration.
+    key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
+    iteration = jnp.asarray(iteration, jnp.int32)
+    state = TrainState(agent_state, buffer_state, (), key_train, iteration, Sums.zero(()))
+    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan))), key_env
+
+
+def learn(
+    state: TrainState, chunk: Transition, finished: Finished, keys: Keys, agent: Agent, buffer: Buffer, plan: Plan
+) -> TrainState:
+    """Return the state after the updates of an iteration that collected these rows; see `learning.learn`."""
+    agent_state, buffer_state, metrics = learning.learn(
+        agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan
+    )
+    sums = state.sums.add(plan.steps(state.iteration + 1), chunk, finished, metrics)
+    return TrainState(agent_state, buffer_state, state.collector, state.key, state.iteration + 1, sums)
+
+
+def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buffer: Replay, plan: Plan) -> TrainState:
+    """Store rows `[K, N, ...]` without learning; `step` is the number of steps taken so far."""
+    learner = learning.observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
+    sums = state.sums.add(jnp.asarray(step), chunk)
+    return TrainState(*learner, state.collector, state.key, state.iteration, sums)
+
+
+def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
+    """Return the state with all sums set to zero, and the metrics since the last call."""
+    steps = plan.steps(state.iteration)
+    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
+
+
+def phase_of(plan: Plan, iteration: int) -> str:
+    """Return the phase of an iteration.
+
+    The phase is `offline` for offline updates, `first` for the iteration directly after them, and `online` for all
+    other iterations.
+    """
+    if iteration < plan.offline_updates:
+        return "offline"
+    return "first" if iteration == plan.offline_updates > 0 else "online"
+
+
+def key_of_first_steps(state: TrainState) -> jax.Array:
+    """Return the key for the first steps after offline updates."""
+    return fold_in(fold_in(state.key, state.iteration), 2**31 - 2)  # no iteration splits its key into so many parts
