@@ -122,7 +122,7 @@ class _Figures(ProgressColumn):
             figures = f"{report.steps:,}/{report.total_steps:,}{unit}"
             figures += f"  {report.steps_per_second:,.0f}{unit}/s"
             figures += f"  return {score}" if score else ""
-            figures += "" if deadline is None else f"  {_clock(max(deadline - time.monotonic(), 0))}{self._left}"
+            figures += "" if deadline is None else f"  {clock(max(deadline - time.monotonic(), 0))}{self._left}"
         return Text(figures, no_wrap=True, overflow="ellipsis")
 
 
@@ -165,11 +165,11 @@ def _is_pipe(stream: TextIO | None) -> bool:
         return False
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Return a duration as text.
 
     Example:
-        >>> _clock(75.2), _clock(7_384)
+        >>> clock(75.2), clock(7_384)
         ('1:15', '2:03:04')
     """
     minutes, seconds = divmod(int(seconds), 60)

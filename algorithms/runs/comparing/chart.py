@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from importlib import resources
 
 import numpy as np
 
@@ -66,6 +67,30 @@ class Frame:
 
 def curves(comparison: Comparison, width: int, height: int) -> str:
     """Return a chart of the returns over steps: for each run the mean over seeds, with its confidence band."""
+    name = escape(f"Returns over {comparison.axis} of {', '.join(run.label for run in comparison.runs)}")
+    return (
+        f'<svg class="curves" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">'
+        f"{_drawn(comparison, width, height)}</svg>"
+    )
+
+
+def picture(comparison: Comparison, width: int, height: int) -> str:
+    """Return the same chart as an SVG file of its own, with a title and a legend below."""
+    legend = "".join(_entry(index, run.label, height + 14 + 22 * index) for index, run in enumerate(comparison.runs))
+    whole = height + 10 + 22 * len(comparison.runs)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {whole}" width="{width}" height="{whole}">'
+        f"<title>{escape(comparison.title)}</title><style>\n{style('chart.css')}</style>"
+        f'<rect class="paper" width="{width}" height="{whole}"/>{_drawn(comparison, width, height)}{legend}</svg>\n'
+    )
+
+
+def style(name: str) -> str:
+    """Return a style sheet of this package."""
+    return resources.files("algorithms.runs.comparing").joinpath(name).read_text(encoding="utf-8")
+
+
+def _drawn(comparison: Comparison, width: int, height: int) -> str:
     bands = [mean_and_band(run.returns) for run in comparison.runs]
     finite = np.concatenate([np.ravel(one)[np.isfinite(np.ravel(one))] for one in bands])
     steps = np.concatenate([run.steps for run in comparison.runs])
@@ -75,11 +100,15 @@ def curves(comparison: Comparison, width: int, height: int) -> str:
         _curve(frame, index, run, band) for index, (run, band) in enumerate(zip(comparison.runs, bands, strict=True))
     ]
     areas, lines = ("".join(parts) for parts in zip(*drawn, strict=True))
-    name = escape(f"Returns over {comparison.axis} of {', '.join(run.label for run in comparison.runs)}")
-    return (
-        f'<svg class="curves" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">'
-        f"{frame.grid()}{areas}{lines}</svg>"
-    )
+    return f"{frame.grid()}{areas}{lines}"
+
+
+def _entry(index: int, label: str, y: int) -> str:
+    """Return a line of a legend: a piece of the run's line, and its name."""
+    color, dashes = look(index)
+    ends = f'x1="{Frame.left}" x2="{Frame.left + 30}" y1="{y - 4}" y2="{y - 4}"'
+    line = f'<line {ends} stroke="{color}" stroke-width="3.5" stroke-dasharray="{dashes}"/>'
+    return f'{line}<text class="what" x="{Frame.left + 40}" y="{y}">{escape(label)}</text>'
 
 
 def _curve(frame: Frame, index: int, run: ComparedRun, band: tuple[np.ndarray, ...]) -> tuple[str, str]:

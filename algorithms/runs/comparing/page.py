@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 from algorithms.runs.comparing import chart
@@ -28,30 +28,42 @@ def write_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
 def page(comparison: Comparison) -> str:
     """Return the page as HTML."""
-    style = resources.files("algorithms.runs.comparing").joinpath("style.css").read_text(encoding="utf-8")
     count = len(comparison.runs)
     parts = [
         f'<p class="over">{count} run{"s" * (count > 1)} compared</p><h1>{escape(comparison.title)}</h1>',
-        _legend(comparison),
+        legend(comparison),
         "<h2>Learning curves</h2>",
-        f'<figure><div class="wide">{chart.curves(comparison, *WIDE)}</div>'
-        f'<div class="narrow">{chart.curves(comparison, *NARROW)}</div>'
-        "<figcaption>Return of deterministic episodes: mean over seeds, with the 95 % confidence band of that mean."
-        "</figcaption></figure>",
+        figure(comparison),
         "<h2>Scores</h2>",
         _scores(comparison),
         "<h2>Settings that differ</h2>",
         _settings(comparison),
     ]
+    return document(comparison.title, parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """Return a whole page of HTML, given its parts."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(comparison.title)}</title><style>\n{style}</style></head>\n"
+        f"<title>{escape(title)}</title><style>\n{chart.style('chart.css')}{chart.style('style.css')}</style></head>\n"
         f"<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
     )
 
 
-def _legend(comparison: Comparison) -> str:
+def figure(comparison: Comparison) -> str:
+    """Return the learning curves, for wide and for narrow screens."""
+    return (
+        f'<figure><div class="wide">{chart.curves(comparison, *WIDE)}</div>'
+        f'<div class="narrow">{chart.curves(comparison, *NARROW)}</div>'
+        "<figcaption>Return of deterministic episodes: mean over seeds, with the 95 % confidence band of that mean."
+        "</figcaption></figure>"
+    )
+
+
+def legend(comparison: Comparison) -> str:
+    """Return the names of the runs, each with a piece of its line."""
     entries = "".join(f"<li>{_named(index, run)}</li>" for index, run in enumerate(comparison.runs))
     return f'<ul class="legend">{entries}</ul>'
 
