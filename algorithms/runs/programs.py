@@ -13,17 +13,13 @@ import numpy as np
 from algorithms.environments import Environment
 from algorithms.environments.goals import Goal
 from algorithms.runs import data_set
+from algorithms.runs._member import Member, Own
 from algorithms.runs.build import Experiment, build
 from algorithms.runs.host_loop import HostLoop
 from algorithms.runs.settings import Settings
-from algorithms.runs.side_by_side import Alone, InOneProgram, way_for
+from algorithms.runs.side_by_side import Alone, InOneProgram, Way, way_for
 from algorithms.runs.varied import Varied
-from algorithms.training import loop, train_state
-from algorithms.training.evaluation import evaluate
-from algorithms.training.learning import Buffer
 from algorithms.training.train_state import TrainState
-from algorithms.types import Agent
-from jaxrl_buffers import ReplayBuffer
 from jaxrl_buffers.types import PyTree
 
 
@@ -48,14 +44,6 @@ class Programs(NamedTuple):
         self.end()
 
 
-class Own(NamedTuple):
-    """The values that each seed of each point has for itself."""
-
-    key_train: jax.Array
-    key_test: jax.Array
-    values: list[jax.Array]  # of the hyper-parameters in which points differ
-
-
 def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
     """Return the programs of a run.
 
@@ -74,79 +62,49 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores.
     """
     experiments = [build(point) for point in points]
-    _, buffer, env, plan = experiments[0]
+    _, _, env, plan = experiments[0]
     varied = Varied([(experiment.agent, experiment.buffer) for experiment in experiments])
-    num_seeds, dataset = points[0].num_seeds, points[0].dataset
-    keys = jnp.concatenate([jax.random.split(jax.random.key(point.seed), num_seeds) for point in points])
-    values = [jnp.repeat(jnp.asarray(of_points), num_seeds) for of_points in varied.values]
-    key_train, key_test = jax.vmap(jax.random.split, out_axes=1)(keys)
-    own = Own(key_train, key_test, values)
+    own = _own_values(points, varied)
     if not isinstance(env, Environment):
         return _on_host(points[0], experiments[0], own)
-    way = way_for(len(points) * num_seeds, cores)
+    return _in_program(points, Member(varied, env, plan), own, way_for(len(own.key_train), cores))
+
+
+def _own_values(points: Sequence[Settings], varied: Varied) -> Own:
+    """Return the values of all members, beginning with the seeds of the first point: leaves `[S, ...]`."""
+    num_seeds = points[0].num_seeds
+    keys = jnp.concatenate([jax.random.split(jax.random.key(point.seed), num_seeds) for point in points])
+    key_train, key_test = jax.vmap(jax.random.split, out_axes=1)(keys)
+    return Own(key_train, key_test, [jnp.repeat(jnp.asarray(values), num_seeds) for values in varied.values])
+
+
+def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) -> Programs:
+    """Return the programs of runs whose environments are stepped inside of the compiled program."""
+    num_seeds, dataset, num_members = points[0].num_seeds, points[0].dataset, len(own.key_train)
     own = way.split(own)
-
-    def parts(own: Own) -> tuple[Agent, Buffer]:
-        return varied.at(own.values)
-
-    def begin(own: Own, agent_state: PyTree, stored: PyTree) -> TrainState:
-        return loop.init(own.key_train, *parts(own), env, plan, stored, agent_state)
-
-    def begin_like(own: Own) -> TrainState:
-        return begin(own, None, None if dataset is None else buffer.init(env.transition()))
+    like = way.shapes(member.begin if dataset is None else member.begin_filled, own)
+    # All members have the same data set. Each gets its own copy, but a single member takes over the memory.
+    begun = way.compiled(member.begin, (1,) if num_members == 1 else (), num_shared=1)
+    begun_from = way.compiled(member.begin_from, num_shared=1)
+    begun_anew, gone_online = way.compiled(member.begin_anew, (1,)), way.compiled(member.go_online, (1,))
+    adopted, looked = way.compiled(member.adopt, (1, 2), num_shared=1), way.compiled(member.read_metrics)
+    forgotten = way.compiled(member.forget_metrics, (0,))
+    tests = functools.cache(lambda num_episodes: way.compiled(member.test(num_episodes), num_shared=1))
 
     def init(agent_state: PyTree = None) -> TrainState:
-        stored = None if dataset is None else data_set.load(dataset, buffer, env)
+        stored = None if dataset is None else data_set.load(dataset, member.buffer, member.env)
         return begun(own, stored) if agent_state is None else begun_from(own, agent_state, stored)
-
-    def begin_anew(own: Own, state: TrainState) -> TrainState:
-        return loop.begin_anew(state, *parts(own), env)
-
-    def adopt(own: Own, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
-        return loop.adopt(own.key_train, agent_state, buffer_state, iteration, *parts(own), env, plan)
-
-    def advance(count: int) -> Callable[[Own, TrainState], TrainState]:
-        return lambda own, state: loop.run(state, *parts(own), env, plan, count)
-
-    def advance_offline(count: int) -> Callable[[Own, TrainState], TrainState]:
-        return lambda own, state: loop.run_offline(state, *parts(own), plan, count)
 
     @functools.cache
     def run(count: int, phase: str = "online") -> Callable[[TrainState], TrainState]:
         if phase == "first":
             return lambda state: run(count)(gone_online(own, state))
-        return way.repeated(advance_offline if phase == "offline" else advance, count, own, like)
-
-    def go_online(own: Own, state: TrainState) -> TrainState:
-        return loop.go_online(state, *parts(own), env, plan)
-
-    def look(own: Own, state: TrainState) -> PyTree:
-        # A rollout is empty between chunks: its rows are used up in their iteration.
-        _, buffer = parts(own)
-        stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
-        return train_state.read_metrics(state, plan)[1] | {f"buffer_{name}": value for name, value in stats.items()}
-
-    @functools.cache
-    def tests(num_episodes: int) -> Any:
-        def test(own: Own, agent_state: Any, number: jax.Array) -> PyTree:
-            agent, _ = parts(own)
-            return evaluate(agent, agent_state, env, jax.random.fold_in(own.key_test, number), num_episodes)
-
-        return way.compiled(test, num_shared=1)
+        return way.repeated(member.run_offline if phase == "offline" else member.run, count, own, like)
 
     def read_metrics(state: TrainState) -> tuple[TrainState, PyTree]:
         metrics = way.gathered(looked(own, state))
         return forgotten(state), metrics
 
-    like = way.shapes(begin_like, own)
-    # All members have the same data set. Each gets its own copy, but a single member takes over the memory.
-    donated = (1,) if len(points) * num_seeds == 1 else ()
-    begun = way.compiled(lambda own, stored: begin(own, None, stored), donated, num_shared=1)
-    begun_from = way.compiled(begin, num_shared=1)
-    gone_online = way.compiled(go_online, (1,))
-    looked, adopted = way.compiled(look), way.compiled(adopt, (1, 2), num_shared=1)
-    begun_anew = way.compiled(begin_anew, (1,))
-    forgotten = way.compiled(lambda state: train_state.read_metrics(state, plan)[0], (0,))
     return Programs(
         shapes=lambda: like,
         init=init,
@@ -157,7 +115,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         evaluate=lambda agent, number, count: way.gathered(tests(count)(own, agent, np.int32(number))),
         split=lambda state: way.apart(state, num_seeds),
         join=lambda states: way.joined(states, num_seeds),
-        goal=env.goal,
+        goal=member.env.goal,
     )
 
 

@@ -27,6 +27,7 @@ class Varied:
     """
 
     def __init__(self, components: Sequence[Any]):
+        self.first = components[0]
         flat = [jax.tree.flatten(component) for component in components]
         self._leaves, self._structure = flat[0]
         if any(structure != self._structure for _, structure in flat):
