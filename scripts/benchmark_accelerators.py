@@ -33,7 +33,8 @@ import compilers
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmark_buffers import (
+from benchmark_buffers import power
+from benchmarked_buffers import (
     ALPHA,
     BATCH_SIZE,
     BETA,
@@ -44,7 +45,6 @@ from benchmark_buffers import (
     fbx,
     make_flashbax,
     make_ours,
-    power,
     random_chunks,
 )
 from compiled_programs import Report, report

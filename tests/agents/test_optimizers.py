@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-from pathlib import Path
 
 import chex
 import jax
@@ -14,6 +12,7 @@ import optax
 import pytest
 import yaml
 from support.agents import AGENTS, OBS, sample
+from support.scripts import load_script
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, Discrete, LinearDecay, OptaxSchedule, Optimizer, RewardPrediction
@@ -23,7 +22,6 @@ from algorithms.runs import settings_file
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 DECAY = OptaxSchedule("cosine_decay_schedule", {"init_value": 1.0, "decay_steps": 10})
 CHOICES = {
     "adamw": (Optimizer("adamw", 1e-3, options={"weight_decay": 0.1}), optax.adamw(1e-3, weight_decay=0.1)),
@@ -204,9 +202,7 @@ def test_optimizers_in_a_file(algorithm, tmp_path):
 
 @pytest.mark.usefixtures("compiled_once")
 def test_a_run_with_optimizers_from_a_file(tmp_path):
-    spec = importlib.util.spec_from_file_location("train_script_of_optimizers", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("train")
     path, folder = tmp_path / "settings.yaml", tmp_path / "run"
     small = {"start_steps": 32, "update_every": 8, "num_updates": 2, "mini_batch_size": 4, "num_test_episodes": 1}
     path.write_text(yaml.safe_dump({**in_file("sac"), "plan": {"total_steps": 64, "num_envs": 2, **small}}))

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import pytest
+from support.scripts import load_script
 
 from algorithms.training import loop
 
@@ -44,11 +45,7 @@ def code_of(name: str) -> CodeType:
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory) -> list[CodeType]:
     """Return what a short run calls, in order."""
-    spec = importlib.util.spec_from_file_location("train_script_of_architecture", ROOT / "scripts" / "train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("train")
     found: list[CodeType] = []
     folders = tuple(os.fspath(ROOT / package) for package in ("algorithms", "jaxrl_buffers"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.scripts import load_script
 
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, Normalized, Plan, Torso
@@ -26,21 +26,14 @@ HUGE = 10**5000  # Python does not write it out
 DISCRETE, BOX = Discrete(2), Box((-1.0,), (1.0,))
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(f"{name}_of_bad_input", ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def train():
-    return script("train").main
+    return load_script("train").main
 
 
 @pytest.fixture(scope="module")
 def plot():
-    return script("plot").main
+    return load_script("plot").main
 
 
 @pytest.fixture

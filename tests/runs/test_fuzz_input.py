@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-from pathlib import Path
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_input.py"
+from support.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("fuzz_input", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("fuzz_input")
 
 
 def test_bad_input_is_refused_and_good_input_is_not(script, capsys):
@@ -36,9 +30,9 @@ def test_what_goes_wrong_is_noticed(script, tmp_path, monkeypatch):
     assert fuzz.failures == []
     fuzz.attempt(script.Case("not refused", [*names, *good, "--out", "b"]))
     fuzz.attempt(script.Case("not begun", [*names, *bad], is_good=True))
-    fuzz.scripts["train"].main = lambda arguments: 1 / 0
+    fuzz.mains["train"] = lambda arguments: 1 / 0
     fuzz.attempt(script.Case("traceback", [*names, *bad]))
-    fuzz.scripts["train"].main = lambda arguments: print("one\ntwo") or 2
+    fuzz.mains["train"] = lambda arguments: print("one\ntwo") or 2
     fuzz.attempt(script.Case("several lines", [*names, *bad]))
     for failure, words in zip(
         fuzz.failures,

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from support import faulty
+from support.scripts import load_script
 
 from algorithms import Plan
 from algorithms.runs import plotting, run, watch
@@ -33,7 +34,7 @@ SMALL = {"capacity": 100, "hidden-sizes": 4}
 
 @pytest.fixture(scope="module")
 def main():
-    return faulty.train_script().main
+    return load_script("train").main
 
 
 def arguments(algorithm, environment, **options):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support import helpers
+from support.scripts import load_script
 
 import jaxrl_buffers as jb
 from algorithms import Plan
@@ -31,10 +31,7 @@ SETTINGS = Settings(
 
 @pytest.fixture(scope="module")
 def main():
-    spec = importlib.util.spec_from_file_location("plot_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return load_script("plot").main
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -13,6 +12,7 @@ import chex
 import pytest
 import yaml
 from support.agents import AGENTS
+from support.scripts import load_script
 
 import jaxrl_buffers as jb
 from algorithms import (
@@ -61,10 +61,7 @@ def file(tmp_path):
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("train_script_of_files", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("train")
 
 
 def settings_of(*arguments):

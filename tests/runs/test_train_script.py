@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.scripts import load_script
 
 from algorithms.runs import memory_need, presets, run
 from algorithms.runs.run_folder import RunFolder
@@ -56,10 +56,7 @@ def finish(process):
 @pytest.fixture(scope="module")
 def main():
     """The script's own entry, without a new process for every bad option."""
-    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return load_script("train").main
 
 
 def test_help_explains_every_option(main, capsys):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnax
@@ -14,7 +12,6 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 STEPS = 8  # of an episode
 
 
@@ -82,15 +79,7 @@ for _name, _params in NAN.items():
         gymnax.register(_name, lambda is_discrete=True, _params=_params: Faulty(is_discrete, **_params))
 
 
-def train_script() -> Any:
-    """Return the script as a module."""
-    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 if __name__ == "__main__":
-    sys.exit(train_script().main(sys.argv[1:]))
+    from scripts import load_script
+
+    sys.exit(load_script("train").main(sys.argv[1:]))
