@@ -14,7 +14,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import faulty
 from support.scripts import load_script
 
 from algorithms import Plan
