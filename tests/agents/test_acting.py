@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models.equations import ACTIONS, AGENTS, SIZE, TORSO, all_values, gaussian, moved, over_batch
+from models.equations import AGENTS, moved
+from models.networks import ACTIONS, SIZE, TORSO, all_values, gaussian, over_batch
 from support.agents import BOX
 from support.helpers import assert_frequencies
 

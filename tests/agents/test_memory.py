@@ -20,18 +20,8 @@ def history(key, length=LENGTH, carry=None):
     return History(jax.random.normal(key, (length, 4)), carry, jnp.zeros(length, bool))
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_cores_are_those_of_flax(key, kind):
-    key_init, key_inputs, key_params = jax.random.split(key, 3)
-    inputs = jax.random.normal(key_inputs, (7, 4))
-    core = RecurrentCore(kind, 3)
-    params = core.init(key_init, inputs, None, jnp.zeros(7, bool))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(key_params, len(leaves))
-    params = structure.unflatten([jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
-    last, outputs = core.apply(params, inputs, None, jnp.zeros(7, bool))
-
-    ours = params["params"]
+def in_flax(kind, ours):
+    """Return the parameters of a core as those of a cell of Flax."""
     gates = list("rzn") if kind == "gru" else list("ifgo")
     parts = {
         name: jnp.split(leaf, len(gates), axis=-1)
@@ -55,6 +45,21 @@ def test_cores_are_those_of_flax(key, kind):
             theirs[f"h{gate}"] = {"kernel": parts["recurrent"][index], "bias": bias}
     if kind == "gru":
         theirs["hn"]["bias"] = parts["recurrent_bias"][2]
+    return theirs
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_cores_are_those_of_flax(key, kind):
+    key_init, key_inputs, key_params = jax.random.split(key, 3)
+    inputs = jax.random.normal(key_inputs, (7, 4))
+    core = RecurrentCore(kind, 3)
+    params = core.init(key_init, inputs, None, jnp.zeros(7, bool))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key_params, len(leaves))
+    params = structure.unflatten([jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+    last, outputs = core.apply(params, inputs, None, jnp.zeros(7, bool))
+
+    theirs = in_flax(kind, params["params"])
     cell = nn.GRUCell(3) if kind == "gru" else nn.LSTMCell(3)
     carry = cell.initialize_carry(key, (4,))
     expected = []

@@ -51,6 +51,12 @@ def operations(buffer, state, handle):
     found |= {"age": (buffer.age, state, handle)}
     if isinstance(buffer, jb.Mixture):
         return found | {"clear": (lambda s: buffer.clear(s, 0), state)}
+    return found | operations_of_one(buffer, state, handle)
+
+
+def operations_of_one(buffer, state, handle):
+    """Return the operations that mixtures do not have."""
+    found = {}
     if not buffer.lockstep:
         found |= {
             "add to environments": (

@@ -9,16 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
+from models.mpo_equations import mpo, mpo_discrete
+from models.networks import ACTIONS, NUM, ROWS, SIZE, TORSO, all_values, gaussian, over_batch, scaled, values
 from support.agents import BOX
 
-from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete, Torso
-from algorithms.networks import Critic, DeterministicActor, GaussianActor, QNetwork, ValueNetwork
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Discrete
+from algorithms.networks import DeterministicActor, GaussianActor, ValueNetwork
 from jaxrl_buffers import Batch, Handle, Sample
 from jaxrl_buffers.rollouts import RolloutBatch
 
-NUM, ACTIONS, SIZE = 5, 3, 2
-TORSO = Torso((4,), activation="tanh")
-ROWS = np.arange(NUM)
 AGENTS = {
     "ddqn": DDQN(Discrete(ACTIONS), TORSO, initial_epsilon=0.3),
     "ddpg": DDPG(BOX, TORSO),
@@ -52,26 +51,6 @@ def drawn(agent, key):
         extras = {"action": action, "log_prob": old, "reward": reward}
         return Sample(RolloutBatch(obs, action, advantage, return_, weights > 0, extras), handle, weights)
     return Sample(Batch(obs, action, reward, discount, next_obs, weights > 0), handle, weights)
-
-
-def over_batch(network):
-    return jax.vmap(network.apply, in_axes=(None, 0))
-
-
-def scaled(action):
-    """Return actions in [-1, 1]."""
-    low, high = np.array(BOX.low, np.float32)[None], np.array(BOX.high, np.float32)[None]
-    return 2 * (action - low) / (high - low) - 1
-
-
-def values(params, obs, action):
-    """Return the values of one critic."""
-    return jax.vmap(Critic(TORSO).apply, in_axes=(None, 0, 0))(params, obs, action)
-
-
-def all_values(params, obs):
-    """Return the values of all discrete actions, of one critic."""
-    return over_batch(QNetwork(ACTIONS, TORSO))(params, obs)
 
 
 def ddqn(agent, state, sample, key):
@@ -148,119 +127,6 @@ def sac(agent, state, sample, key):
     now = q(state.params.critic)
     metrics |= {"alpha": alpha, "entropy": -jnp.mean(log_prob), "q": jnp.mean(now)}
     return losses, jnp.mean(jnp.abs(now - target[None]), axis=0), metrics
-
-
-def gaussian(actor, obs):
-    mean, log_std = over_batch(GaussianActor(SIZE, TORSO))(actor, obs)
-    return mean, jnp.exp(log_std)
-
-
-def mpo(agent, state, sample, key):
-    """With continuous actions."""
-    batch, weights, keys = sample.batch, sample.weights, jax.random.split(key)
-
-    def candidates(obs, key):
-        mean, std = (leaf[:, None] for leaf in gaussian(state.target.actor, obs))
-        action = mean + std * jax.random.normal(key, (NUM, 4, SIZE))
-        inside = jnp.clip(action, -1, 1)
-        q = jax.vmap(values, in_axes=(None, None, 1), out_axes=1)(state.target.critic, obs, inside)
-        return action, q, -jnp.sqrt(jnp.sum((action - inside) ** 2, axis=2))
-
-    target = batch.reward + batch.discount * jnp.mean(candidates(batch.next_obs, keys[1])[1], axis=1)
-    action, *objectives = candidates(batch.obs, keys[0])
-    mean_t, std_t = gaussian(state.target.actor, batch.obs)
-    temperature, multipliers = (jax.nn.softplus(x) for x in (state.params.temperature, state.params.multipliers))
-
-    def parts(actor):
-        """Return the loss of the improved policies, and the divergences of mean and variance."""
-        mean, std = gaussian(actor, batch.obs)
-        improved = sum(jax.nn.softmax(values / eta) for values, eta in zip(objectives, temperature, strict=True))
-        density = norm.logpdf(action, mean[:, None], std_t[:, None]) + norm.logpdf(
-            action, mean_t[:, None], std[:, None]
-        )
-        kl_mean = (mean - mean_t) ** 2 / (2 * std_t**2)
-        kl_variance = jnp.log(std / std_t) + std_t**2 / (2 * std**2) - 0.5
-        return -jnp.sum(improved * jnp.sum(density, axis=2), axis=1), kl_mean, kl_variance
-
-    def actor_loss(actor):
-        loss, *divergences = parts(actor)
-        return jnp.mean(weights * (loss + sum(jnp.sum(a[None] * kl, 1) for a, kl in zip(multipliers, divergences))))  # noqa: B905
-
-    def temperature_losses(raw):
-        etas = zip(objectives, jax.nn.softplus(raw), (0.1, 1e-3), strict=True)
-        return sum(eta * (limit + jnp.log(jnp.mean(jnp.exp(x / eta), axis=1))) for x, eta, limit in etas)
-
-    def multiplier_loss(raw):
-        triples = zip(jax.nn.softplus(raw), parts(state.params.actor)[1:], (0.01, 1e-4), strict=True)
-        return jnp.mean(weights * sum(jnp.sum(a[None] * (limit - kl), axis=1) for a, kl, limit in triples))
-
-    q = lambda critic: values(critic, batch.obs, scaled(batch.action))  # noqa: E731
-    losses = {
-        "critic": lambda critic: jnp.mean(weights * (q(critic) - target) ** 2) / 2,
-        "actor": actor_loss,
-        "temperature": lambda raw: jnp.mean(weights * temperature_losses(raw)),
-        "multipliers": multiplier_loss,
-    }
-    loss, kl_mean, kl_variance = parts(state.params.actor)
-    std = gaussian(state.params.actor, batch.obs)[1]
-    metrics = {
-        "loss_pi": jnp.mean(loss),
-        "loss_temperature": jnp.mean(temperature_losses(state.params.temperature)),
-        "temperature": temperature[0],
-        "multiplier": jnp.mean(multipliers[0]),
-        "multiplier_variance": jnp.mean(multipliers[1]),
-        "kl": jnp.mean(kl_mean),
-        "kl_variance": jnp.mean(kl_variance),
-        "entropy": jnp.mean(jnp.sum(0.5 * jnp.log(2 * np.pi * np.e * std**2), axis=1)),
-        "loss_q": losses["critic"](state.params.critic),
-        "q": jnp.mean(q(state.params.critic)),
-    }
-    return losses, jnp.abs(q(state.params.critic) - target), metrics
-
-
-def mpo_discrete(agent, state, sample, key):
-    batch, weights = sample.batch, sample.weights
-    log_probs = lambda actor, obs: agent.policy.distribution(actor, obs).log_probs  # noqa: E731
-    prior, target_q = log_probs(state.target.actor, batch.obs), all_values(state.target.critic, batch.obs)
-    next_prior = jnp.exp(log_probs(state.target.actor, batch.next_obs))
-    next_value = jnp.sum(next_prior * all_values(state.target.critic, batch.next_obs), axis=1)
-    target = batch.reward + batch.discount * next_value
-    temperature, multipliers = (jax.nn.softplus(x) for x in (state.params.temperature, state.params.multipliers))
-
-    def parts(actor):
-        unnormalized = jnp.exp(prior) * jnp.exp(target_q / temperature[0])
-        improved = unnormalized / jnp.sum(unnormalized, axis=1, keepdims=True)
-        online = log_probs(actor, batch.obs)
-        return -jnp.sum(improved * online, axis=1), jnp.sum(jnp.exp(prior) * (prior - online), axis=1)
-
-    def actor_loss(actor):
-        loss, kl = parts(actor)
-        return jnp.mean(weights * (loss + multipliers[0] * kl))
-
-    def temperature_losses(raw):
-        eta = jax.nn.softplus(raw)[0]
-        return eta * (0.2 + jnp.log(jnp.sum(jnp.exp(prior) * jnp.exp(target_q / eta), axis=1)))
-
-    loss, kl = parts(state.params.actor)
-    q = lambda critic: all_values(critic, batch.obs)[ROWS, batch.action]  # noqa: E731
-    losses = {
-        "critic": lambda critic: jnp.mean(weights * (q(critic) - target) ** 2) / 2,
-        "actor": actor_loss,
-        "temperature": lambda raw: jnp.mean(weights * temperature_losses(raw)),
-        "multipliers": lambda raw: jnp.mean(weights * jax.nn.softplus(raw)[0] * (0.01 - kl)),
-    }
-    online = log_probs(state.params.actor, batch.obs)
-    metrics = {
-        "loss_pi": jnp.mean(loss),
-        "loss_temperature": jnp.mean(temperature_losses(state.params.temperature)),
-        "temperature": temperature[0],
-        "multiplier": multipliers[0],
-        "kl": jnp.mean(kl),
-        "entropy": -jnp.mean(jnp.sum(jnp.exp(online) * online, axis=1)),
-        "loss_q": losses["critic"](state.params.critic),
-        "q": jnp.mean(q(state.params.critic)),
-    }
-    return losses, jnp.abs(q(state.params.critic) - target), metrics
 
 
 def ppo(agent, state, sample, key):

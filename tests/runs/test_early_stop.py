@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import runpy
 import signal
 from pathlib import Path
 
-import chex
-import jax
 import numpy as np
 import pytest
+from support.short_runs import FEW, PLAN, SharedPrograms
 
-from algorithms import Plan
 from algorithms.runs import run
 from algorithms.runs.build import complete
 from algorithms.runs.early_stop import EarlyStop
@@ -21,32 +18,14 @@ from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
-PLAN = Plan(
-    total_steps=300,
-    num_envs=2,
-    start_steps=60,
-    update_every=4,
-    num_updates=1,
-    mini_batch_size=8,
-    test_every=80,
-    num_test_episodes=2,
-)
 SETTINGS = complete(Settings("ddqn", "CartPole-v1", PLAN, capacity=200, hidden_sizes=(8,), num_seeds=2))
-FEW = run.Options(final_episodes=2)
-compile_anew = run.compile_programs
-
-
-@functools.cache
-def programs():
-    return compile_anew(SETTINGS)
+programs = SharedPrograms(SETTINGS)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_once():
-    """Compile once for all tests, which share the settings."""
-    run.compile_programs = lambda settings, *rest: programs() if settings == SETTINGS else compile_anew(settings, *rest)
-    yield
-    run.compile_programs = compile_anew
+    with programs.shared():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +35,6 @@ def whole(tmp_path_factory, _compile_once):
     seen = []
     result = run.start(SETTINGS, path, FEW._replace(on_evaluation=seen.append))
     return RunFolder(path), result, seen
-
-
-def plain(leaf):
-    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def same_outcome(folder, other):
-    states = [one.restore(programs().shapes())[0] for one in (folder, other)]
-    chex.assert_trees_all_equal(*(jax.tree.map(plain, state) for state in states))
-    lines = [
-        [{name: value for name, value in line.items() if "second" not in name} for line in one.metrics()]
-        for one in (folder, other)
-    ]
-    assert lines[0] == lines[1]
 
 
 def test_the_callback_gets_what_metrics_get(whole):
@@ -97,7 +62,7 @@ def test_a_callback_ends_a_run_which_then_goes_on(whole, tmp_path):
     assert folder.curve.exists()
     assert folder.restore(programs().shapes())[1]["iteration"] == 20
     resumed = run.resume(folder.path)
-    same_outcome(folder, whole[0])
+    programs.assert_same_outcome(folder, whole[0])
     assert "stopped_by" not in json.loads((folder.path / "result.json").read_text())
     assert resumed["return_of_seeds"] == whole[1]["return_of_seeds"]
 
@@ -115,7 +80,7 @@ def test_time_ends_a_run_between_evaluations(whole, tmp_path):
     assert result["steps"] == 60 + 8  # one chunk
     assert folder.metrics() == []
     run.resume(folder.path)
-    same_outcome(folder, whole[0])
+    programs.assert_same_outcome(folder, whole[0])
 
 
 def test_time_is_counted_from_the_beginning_of_the_call(monkeypatch):

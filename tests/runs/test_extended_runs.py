@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -12,50 +11,29 @@ import chex
 import jax
 import numpy as np
 import pytest
+from support import short_runs
+from support.short_runs import FEW, SharedPrograms
 
-from algorithms import Plan
 from algorithms.runs import run
 from algorithms.runs.build import complete
 from algorithms.runs.run_folder import RunFolder
-from algorithms.runs.settings import Settings
 
-PLAN = Plan(
-    total_steps=268,
-    num_envs=2,
-    start_steps=60,
-    update_every=4,
-    num_updates=1,
-    mini_batch_size=8,
-    test_every=80,
-    num_test_episodes=2,
-)
-SAMPLER = {"name": "prioritized"}
-SETTINGS = complete(
-    Settings("ddqn", "CartPole-v1", PLAN, SAMPLER, n_step=2, capacity=120, hidden_sizes=(8,), num_seeds=2)
-)
-FEW = run.Options(final_episodes=2)
-compile_anew = run.compile_programs
+PLAN = dataclasses.replace(short_runs.PLAN, total_steps=268)
+SETTINGS = complete(dataclasses.replace(short_runs.SETTINGS, plan=PLAN, capacity=120))
 
 
 def with_total(settings, total_steps):
     return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
 
 
-@functools.cache
-def programs():
-    return compile_anew(SETTINGS)
+# The programs of a run do not depend on how long it is.
+programs = SharedPrograms(SETTINGS, lambda given: given == with_total(SETTINGS, given.plan.total_steps))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_once():
-    """The programs of a run do not depend on how long it is."""
-
-    def compile_once(settings, cores=None):
-        return programs() if settings == with_total(SETTINGS, settings.plan.total_steps) else compile_anew(settings)
-
-    run.compile_programs = compile_once
-    yield
-    run.compile_programs = compile_anew
+    with programs.shared():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.log_readers import read_csv, read_tensorboard, read_wandb
+from support.short_runs import SharedPrograms
 
 from algorithms import Plan
 from algorithms.runs import command_line, logs, run
@@ -58,12 +59,8 @@ def _offline(monkeypatch):
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_once():
-    """Compile once for all tests, which share the settings."""
-    compile_anew = run.compile_programs
-    compiled = compile_anew(SETTINGS)
-    run.compile_programs = lambda settings, *rest: compiled if settings == SETTINGS else compile_anew(settings, *rest)
-    yield
-    run.compile_programs = compile_anew
+    with SharedPrograms(SETTINGS).shared():
+        yield
 
 
 def expected(folder):

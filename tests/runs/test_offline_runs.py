@@ -10,25 +10,12 @@ import chex
 import jax
 import numpy as np
 import pytest
-from support.pendulum import data_set
+from support.pendulum import PLAN, data_set
+from support.short_runs import FEW
 
-from algorithms import Plan
 from algorithms.runs import command_line, run
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
-
-PLAN = Plan(
-    total_steps=20,
-    num_envs=2,
-    start_steps=8,
-    update_every=4,
-    num_updates=2,
-    mini_batch_size=8,
-    test_every=4,
-    num_test_episodes=2,
-    offline_updates=10,
-)
-FEW = run.Options(final_episodes=2)
 
 
 @pytest.fixture(scope="module")

@@ -4,53 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
-from support.scripts import load_script
+from support.scripts import finish, load_script, start_script
 
 from algorithms.runs import memory_need, presets, run
 from algorithms.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "train.py"
-TINY = (
-    *("ddqn", "CartPole-v1", "--num-envs", "4", "--start-steps", "200", "--update-every", "20", "--num-updates", "1"),
-    *("--mini-batch-size", "16", "--test-every", "400", "--num-test-episodes", "2", "--hidden-sizes", "8"),
-    *("--capacity", "1_000", "--final-episodes", "2", "--seed", "3", "--total-steps", "4_200"),
-)
-NUM_CHUNKS = 100  # of two iterations
-
-
-def start(*arguments, cwd, environment):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def num_saved(folder):
-    """Return how often a checkpoint was saved."""
-    return max((int(path.name.removeprefix("step_")) for path in folder.glob("checkpoint/step_*")), default=0)
-
-
-def wait_for(process, condition):
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None and not condition():
-        time.sleep(0.01)
-
-
-def finish(process):
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
 
 
 @pytest.fixture(scope="module")
@@ -82,69 +46,6 @@ def test_help_shows_the_settings_of_a_pair(main, capsys):
     text = capsys.readouterr().out
     assert "default: 20000" in text
     assert "--agent.target-entropy" in text
-
-
-def state_of(folder):
-    """Return every leaf of the checkpoint, by its path."""
-    state = run.restore(folder)
-    state = state._replace(key=jax.random.key_data(state.key))
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
-
-
-def test_a_run_killed_again_and_again(main, compiled_once, tmp_path, capsys, monkeypatch):
-    """SIGKILL between and during checkpoints, then SIGTERM: whenever it is resumed, it ends as if never stopped."""
-    monkeypatch.chdir(tmp_path)
-    assert main([*TINY, "--out", "whole"]) == 0
-    folder = tmp_path / "killed"
-    command = (*TINY, "--out", "killed", "--checkpoint-seconds", "0")
-    rng = np.random.default_rng()
-    saved = []
-    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
-        process = start(*command, cwd=tmp_path, environment=compiled_once)
-        command = ("--resume", "killed")
-        enough = num_saved(folder) + 3  # then it is under way
-        wait_for(process, lambda enough=enough: num_saved(folder) >= enough)
-        time.sleep(rng.uniform(0, 0.3))
-        process.send_signal(number)
-        code, out, err = finish(process)
-        saved.append(num_saved(folder))
-        assert code == (128 + number if number == signal.SIGTERM else -number), (out, err)
-    assert re.search(r"; continue with: \S*python\S* \S*scripts/train.py --resume killed$", out, re.MULTILINE)
-    assert len(err.splitlines()) == 0
-    assert 3 <= saved[0] <= saved[1] - 3 <= saved[2] - 6 < NUM_CHUNKS
-
-    capsys.readouterr()
-    assert main(["--resume", "killed", "--checkpoint-seconds", "60"]) == 0
-    assert "ddqn on CartPole-v1: return" in capsys.readouterr().out
-    whole, killed = state_of("whole"), state_of("killed")
-    assert [*whole] == [*killed]
-    for name, leaf in whole.items():
-        assert (leaf.dtype, leaf.tobytes()) == (killed[name].dtype, killed[name].tobytes()), name
-    steps = [[line["steps"] for line in RunFolder(path).metrics()] for path in ("whole", "killed")]
-    assert steps[0] == steps[1] == list(range(600, 4_201, 400))
-    results = [json.loads(Path(path, "result.json").read_text()) for path in ("whole", "killed")]
-    assert results[0]["return_of_seeds"] == results[1]["return_of_seeds"]
-    assert results[0]["episodes"] == results[1]["episodes"] == 2
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-    with RunFolder(folder).lock():
-        capsys.readouterr()
-        assert main(["--resume", "killed"]) == 2
-        error = capsys.readouterr().err
-        assert "is in use by another process" in error
-        assert len(error.splitlines()) == 1
-
-    assert main(["--resume", "killed", "--total-steps", "4_640"]) == 0
-    assert json.loads((folder / "result.json").read_text())["steps"] == 4_640
-    assert [line["steps"] for line in RunFolder(folder).metrics()][-3:] == [4_200, 4_600, 4_640]
-
-    fork = ("--fork", "killed", "--out", "fork", "--total-steps", "4_720", "--agent.learning-rate", "1e-5")
-    assert main([*fork]) == 0
-    settings = RunFolder("fork").settings()
-    assert settings.agent["learning_rate"] == 1e-5
-    assert settings.seed == 3
-    result = json.loads(Path("fork", "result.json").read_text())
-    assert (result["steps"], result["episodes"]) == (4_720, 2)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +184,9 @@ def test_a_signal_during_the_imports(tmp_path):
         "except BaseException:\n"
         "    raise SystemExit('caught')\n"
     )
-    process = start("--help", cwd=tmp_path, environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    process = start_script(
+        "train", "--help", cwd=tmp_path, environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    )
     assert finish(process) == (-signal.SIGINT, "", "")
 
 

@@ -9,9 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms import environments
+from algorithms import Plan, environments
 
 ENV = environments.make("Pendulum-v1")
+PLAN = Plan(
+    total_steps=20,
+    num_envs=2,
+    start_steps=8,
+    update_every=4,
+    num_updates=2,
+    mini_batch_size=8,
+    test_every=4,
+    num_test_episodes=2,
+    offline_updates=10,
+)
 
 
 def controlled(obs: jax.Array) -> jax.Array:

@@ -1,13 +1,17 @@
-"""Scripts as modules, so that tests can call them without a new process."""
+"""Scripts as modules, so that tests can call them without a new process, and in processes of their own."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
 
 
 def load_script(name: str) -> Any:
@@ -23,3 +27,21 @@ def load_script(name: str) -> Any:
     finally:
         sys.path.remove(str(SCRIPTS))
     return module
+
+
+def start_script(name: str, *arguments: Any, cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a script in a new process, with these variables of the environment besides the present ones."""
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a process; return its exit code and what it printed to either stream."""
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.pendulum import ENV, data_set
+from support.pendulum import ENV, PLAN, data_set
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, SAC, Plan, Torso, environments, evaluate, train, train_offline
@@ -20,17 +20,6 @@ from algorithms.wrappers.normalization import Normalized
 AGENT = SAC(ENV.action_space, Torso((8,)))
 ONLINE = jb.uniform(100, num_envs=2)
 MIXTURE = jb.Mixture((ONLINE, jb.prioritized(8_000)), (1, 3))
-PLAN = Plan(
-    total_steps=20,
-    num_envs=2,
-    start_steps=8,
-    update_every=4,
-    num_updates=2,
-    mini_batch_size=8,
-    test_every=4,
-    num_test_episodes=2,
-    offline_updates=10,
-)
 
 
 @functools.cache
