@@ -1,0 +1,37 @@
+"""How the code is built: no file is long, and no function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(
+    path for folder in ("algorithms", "jaxrl_buffers", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")
+)
+MOST_LINES_OF_FILE, MOST_LINES_OF_FUNCTION = 300, 40
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Return the name of every function of a file, and the number of its lines without decorators and docstring."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node, clean=False) is not None:
+                docstring = node.body[0]
+                assert docstring.end_lineno is not None
+                lines -= docstring.end_lineno - docstring.lineno + 1
+            yield node.name, lines
+
+
+def test_no_file_is_long():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES_OF_FILE} == {}
+
+
+def test_no_function_is_long():
+    found = {f"{path.relative_to(ROOT)}: {name}": lines for path in FILES for name, lines in functions(path)}
+    assert {name: lines for name, lines in found.items() if lines > MOST_LINES_OF_FUNCTION} == {}
+    assert len(found) > 1_000
