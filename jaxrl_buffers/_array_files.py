@@ -173,7 +173,9 @@ def _check_lengths(arrays: dict[str, Any]) -> int:
     """Refuse leaves that do not fit together, by name; return the number of rows."""
     shape = np.shape(arrays["rewards"])
     if not shape or not shape[0]:
-        raise ValueError(f"from_arrays() got 'rewards' of shape {shape}; one entry a row, and at least one, is needed.")
+        raise ValueError(
+            f"from_arrays() got 'rewards' of shape {shape}; one entry per row, and at least one row, is needed."
+        )
     for path, leaf in jax.tree.leaves_with_path(arrays):
         name = f"{path[0].key!r}{jax.tree_util.keystr(path[1:])}"
         if not leaf.shape or leaf.shape[0] != shape[0]:
@@ -185,7 +187,7 @@ def _check_lengths(arrays: dict[str, Any]) -> int:
             raise ValueError(f"from_arrays() got {name} of dtype {leaf.dtype}; only numbers can be stored.")
     for name in {"terminals", "timeouts"} & {*arrays}:
         if arrays[name].ndim != 1:
-            raise ValueError(f"from_arrays() got {name!r} of shape {arrays[name].shape}; one flag a row is needed.")
+            raise ValueError(f"from_arrays() got {name!r} of shape {arrays[name].shape}; one flag per row is needed.")
     if "next_observations" in arrays:
         _check_alike(arrays["observations"], arrays["next_observations"])
     return shape[0]

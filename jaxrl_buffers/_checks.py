@@ -50,7 +50,9 @@ def require_positive(owner: Any, name: str) -> None:
     value = getattr(owner, name)
     require_number(owner, name, value, 0)
     if _is_known(value) and not np.all(value >= float(FLOAT32.tiny)):
-        raise ValueError(f"{_name(owner)}({name}={value}): `{name}` must be a number above 0, also in 32 bits.")
+        raise ValueError(
+            f"{_name(owner)}({name}={value}): `{name}` must be a number above 0 that does not round to 0 in 32 bits."
+        )
 
 
 def require_count(owner: Any, name: str, value: Any) -> None:

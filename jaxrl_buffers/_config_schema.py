@@ -53,7 +53,7 @@ def build(kind: Any, config: Any) -> Any:
     if name not in COMPONENTS:
         raise Problems([(("name",), f"{shown(name)} is unknown, expected one of {', '.join(sorted(COMPONENTS))}.")])
     unknown = [shown(key, str) for key in config if key not in ("name", "config")][:MOST_PROBLEMS]
-    text = "is unknown, expected are: name, config."
+    text = "is unknown; known are: name, config."
     found: list[tuple[Path, str]] = [((key,), text) for key in unknown]
     given = {} if config.get("config") is None else config["config"]
     if not isinstance(given, Mapping):
@@ -85,9 +85,7 @@ def explained(schema: Schema, error: pydantic.ValidationError) -> list[tuple[Pat
         elif entry["type"] == "missing":
             found["config", key] = f"is missing, expected {schema.expected[str(key)]}."
         elif str(key) not in schema.expected:  # this includes keys that are not strings
-            found["config", key] = (
-                f"is unknown (got {shown(entry['input'])}), expected are: {', '.join(schema.expected)}."
-            )
+            found["config", key] = f"is unknown (got {shown(entry['input'])}); known are: {', '.join(schema.expected)}."
         else:
             path = ("config", key, *(part for part in inner if isinstance(part, int)))
             found[path] = f"got {shown(entry['input'])}, expected {schema.expected[str(key)]}."

@@ -81,9 +81,11 @@ def _transitions_of(episode: Any, infos: Sequence[str]) -> Transition:
         needed = num_steps + (path[0].key == "observations")
         name = f"{path[0].key!r}{jax.tree_util.keystr(path[1:])}"
         if np.asarray(leaf).dtype.kind in "OSUMm":
-            raise ValueError(f"episode {episode.id} has {name} that are no numbers; they cannot be stored")
+            raise ValueError(f"episode {episode.id} has {name} that are not numbers; they cannot be stored")
         if len(leaf) != needed:
-            raise ValueError(f"episode {episode.id} has {len(leaf)} {name}, but {needed} belong to {num_steps} rewards")
+            raise ValueError(
+                f"episode {episode.id} has {len(leaf)} {name}, but {needed} are needed for {num_steps} rewards"
+            )
     terminated, truncated = (np.asarray(flag) != 0 for flag in (episode.terminations, episode.truncations))
     truncated = truncated | ((np.arange(num_steps) == num_steps - 1) & ~terminated)
     obs, next_obs = _part(episode.observations, np.s_[:-1]), _part(episode.observations, np.s_[1:])

@@ -21,7 +21,7 @@ def check_fields(row: PyTree, view: str, names: Sequence[str]) -> None:
     for name in sorted(flags):
         if not jax.tree_util.all_leaves([named_field(row, name)]) or named_field(row, name).shape != ():
             raise ValueError(
-                f"init(): {name!r} must be a single flag a transition, but the example has {named_field(row, name)}; "
+                f"init(): {name!r} must be one flag per transition, but the example has {named_field(row, name)}; "
                 "squeeze it."
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 MERGE = "tag:yaml.org,2002:merge"  # the tag of the key <<, which may come several times
-MAX_DEPTH = 64  # how many values may be nested in each other
+MAX_DEPTH = 64  # how deep values may be nested
 MAX_VALUES = 20_000  # an alias counts as many values as its anchor holds
 
 
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         if getattr(event, "tag", None) is not None:
             self._refuse(f"the tag {event.tag!r} is not allowed; write the value alone", event)
         if self._depth == MAX_DEPTH:
-            self._refuse(f"more than {MAX_DEPTH} values are nested in each other; use fewer", event)
+            self._refuse(f"values are nested more than {MAX_DEPTH} levels deep; use fewer levels", event)
         self._depth += 1
         node: Any = super().compose_node(parent, index)
         self._depth -= 1

@@ -102,7 +102,7 @@ def current_names(kind: type, values: Mapping[str, Any], stacklevel: int = 3) ->
 
 
 def _warn(kind: type[Component], name: str, stacklevel: int) -> None:
-    message = f"`{name}` of {kind.__name__} is now called `{kind.renamed[name]}`; the old name will go."
+    message = f"`{name}` of {kind.__name__} is now called `{kind.renamed[name]}`; the old name will be removed."
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
 
 

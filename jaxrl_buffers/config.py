@@ -67,7 +67,7 @@ def from_config(config: Mapping[str, Any]) -> Any:
         lines = "".join(f"\n  {'.'.join(map(str, path)) or 'the whole'}: {text}" for path, text in problems.found)
         raise ValueError(f"from_config() cannot build {_name_of(config)}:{lines}") from None
     except RecursionError:
-        raise ValueError("from_config() got too many components inside each other; give fewer.") from None
+        raise ValueError("from_config() got components nested too deeply; use fewer levels.") from None
 
 
 def from_yaml(source: str | os.PathLike[str]) -> Any:
@@ -98,7 +98,9 @@ def to_config(component: Any) -> dict[str, Any]:
     """
     name = _registered_name(COMPONENTS, type(component))
     if name is None:
-        raise ValueError(f"to_config() got {component!r}, which is no registered component; see register_component().")
+        raise ValueError(
+            f"to_config() got {component!r}, which is not a registered component; see register_component()."
+        )
     return {"name": name, "config": {key: _plain(getattr(component, key)) for key in parameters_of(type(component))}}
 
 

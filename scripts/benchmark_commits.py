@@ -149,7 +149,7 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     for folder in (options.old, options.new):
         if not (folder / "scripts" / "benchmark_buffers.py").is_file():
-            parser.error(f"{folder} is no checkout of this project")
+            parser.error(f"{folder} is not a checkout of this project")
     return options
 
 

@@ -125,7 +125,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         try:
             setattr(options, name, [int(number) for number in getattr(options, name).split(",")])
         except ValueError:
-            parser.exit(2, f"--{name}: {getattr(options, name)!r} is no list of whole numbers.\n")
+            parser.exit(2, f"--{name}: {getattr(options, name)!r} is not a list of whole numbers.\n")
     options.agents = options.agents.split(",")
     if unknown := set(options.agents) - set(TASKS):
         parser.exit(2, f"--agents: {', '.join(sorted(unknown))} is not among {', '.join(TASKS)}.\n")

@@ -34,8 +34,8 @@ def check(owner: str, addons: object) -> None:
     for addon in addons:
         if isinstance(addon, type) or not isinstance(addon, Addon):
             raise ValueError(
-                f"{owner}(addons=...): {addon!r} is no add-on; give AttractionKL, RepulsionKL, RewardPrediction, or a "
-                "component of your own with `learning_rate`, `init` and `loss`."
+                f"{owner}(addons=...): {addon!r} is not an add-on; give AttractionKL, RepulsionKL, RewardPrediction, "
+                "or a component of your own with `learning_rate`, `init` and `loss`."
             )
 
 

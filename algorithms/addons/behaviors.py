@@ -42,7 +42,7 @@ def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) 
     """
     if has_memory(policy):
         raise ValueError(
-            f"behavior({type(policy).__name__}, ...): its networks have a memory, but behaviours see single "
+            f"behavior({type(policy).__name__}, ...): its networks have a memory, but behaviors see single "
             "observations; give an agent whose torso has `memory=None`, or a function."
         )
     if isinstance(policy, PolicyAgent):
@@ -50,7 +50,7 @@ def behavior(policy: PolicyAgent | Callable[..., Distribution], *state: PyTree) 
             raise ValueError(f"behavior({type(policy).__name__}, ...): give the agent's state, and nothing else.")
         return jax.tree_util.Partial(type(policy).distribution, policy, *state)
     if not callable(policy):
-        raise ValueError(f"behavior({policy!r}): a behaviour is made from an agent or a function of observations.")
+        raise ValueError(f"behavior({policy!r}): a behavior is made from an agent or a function of observations.")
     return jax.tree_util.Partial(policy, *state)
 
 
@@ -70,8 +70,8 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
     if isinstance(fixed, TanhNormal) and isinstance(policy, TanhNormal):
         return jnp.sum(fixed.kl(policy), axis=-1)
     raise ValueError(
-        f"the behaviour gives {type(fixed).__name__} distributions, but the policy that learns gives "
-        f"{type(policy).__name__}; both must be of the same kind."
+        f"the behavior gives {type(fixed).__name__} distributions, but the trained policy gives "
+        f"{type(policy).__name__} distributions; use a behavior of the same kind."
     )
 
 

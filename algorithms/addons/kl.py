@@ -35,13 +35,14 @@ class BehaviorKL(Component, abc.ABC):
             return
         if not isinstance(self.weights, tuple) or len(self.weights) != len(self.behaviors):
             raise ValueError(
-                f"{owner}(weights={self.weights!r}): give a tuple with a weight for each of {len(self.behaviors)}."
+                f"{owner}(weights={self.weights!r}): give a tuple of {len(self.behaviors)} weights, one for each "
+                "behavior."
             )
         for weight in self.weights:
             require_number(self, "weights", weight, 0)
         known = [float(weight) for weight in self.weights if isinstance(weight, (int, float, np.number))]
         if len(known) == len(self.weights) and not 0 < sum(known) < math.inf:
-            raise ValueError(f"{owner}(weights={self.weights!r}): at least one weight must be above 0, and all finite.")
+            raise ValueError(f"{owner}(weights={self.weights!r}): all weights must be finite, and one above 0.")
 
     @abc.abstractmethod
     def loss(
@@ -135,4 +136,4 @@ def _check_behaviors(owner: str, behaviors: object) -> None:
     for fixed in behaviors:
         # JAX sees a plain function as a leaf, which cannot be an argument of compiled code.
         if not callable(fixed) or jax.tree_util.all_leaves([fixed]):
-            raise ValueError(f"{owner}: {fixed!r} is no behaviour; make one by behavior(agent, state) or behavior(f).")
+            raise ValueError(f"{owner}: {fixed!r} is not a behavior; make one by behavior(agent, state).")

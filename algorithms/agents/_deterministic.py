@@ -98,7 +98,9 @@ class DeterministicAgent(ActorAgent):
         """Refuse bad values of the fields above, and of the fields `names`, which must be at least 0."""
         owner = type(self).__name__
         if not isinstance(self.action_space, Box):
-            raise ValueError(f"{owner} acts in continuous spaces, but the action space is {self.action_space!r}.")
+            raise ValueError(
+                f"{owner} needs a Box of actions, but the action space is {self.action_space!r}; use DDQN or SAC."
+            )
         for name in ("learning_rate_q", "learning_rate_pi", "noise_scale", *names):
             require_number(self, name, getattr(self, name), 0)
         require_positive(self, "max_grad_norm")

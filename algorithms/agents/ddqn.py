@@ -117,7 +117,9 @@ class DDQN(BaseAgent, Component):
 
     def __post_init__(self) -> None:
         if not isinstance(self.action_space, Discrete):
-            raise ValueError(f"DDQN chooses among discrete actions, but the action space is {self.action_space!r}.")
+            raise ValueError(
+                f"DDQN needs Discrete actions, but the action space is {self.action_space!r}; use SAC or TD3."
+            )
         require_number(self, "learning_rate", self.learning_rate, 0)
         for name in ("max_grad_norm", "policy_temperature"):
             require_positive(self, name)

@@ -156,7 +156,7 @@ class MPO(StochasticAgent, Component):
 
     def __post_init__(self) -> None:
         if not isinstance(self.action_space, (Box, Discrete)):
-            raise ValueError(f"MPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
+            raise ValueError(f"MPO needs Box or Discrete actions, but the action space is {self.action_space!r}.")
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
         require_number(self, "polyak", self.polyak, 0, 1)

@@ -46,7 +46,8 @@ def check(agent: LearnerAgent) -> None:
     if isinstance(given, Mapping):
         if unknown := [name for name in given if name not in names]:
             raise ValueError(
-                f"{owner}(optimizer=...): {shown(unknown[0])} is no group of parameters; it has {', '.join(names)}."
+                f"{owner}(optimizer=...): {shown(unknown[0])} is not a group of parameters; the groups "
+                f"are {', '.join(names)}."
             )
         object.__setattr__(agent, "optimizer", FrozenDict(given))
     for one in given.values() if isinstance(given, Mapping) else (given,):

@@ -102,7 +102,7 @@ class PPO(StochasticAgent, Component):
 
     def __post_init__(self) -> None:
         if not isinstance(self.action_space, (Box, Discrete)):
-            raise ValueError(f"PPO acts in Discrete and Box spaces, but the action space is {self.action_space!r}.")
+            raise ValueError(f"PPO needs Box or Discrete actions, but the action space is {self.action_space!r}.")
         for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):
             require_number(self, name, getattr(self, name), 0)
         require_positive(self, "max_grad_norm")

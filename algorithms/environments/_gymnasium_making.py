@@ -46,7 +46,10 @@ def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **optio
     env = gymnasium.wrappers.FrameStackObservation(make_one(**options), size)
     space = env.observation_space
     if not isinstance(space, gymnasium.spaces.Box):
-        raise ValueError(f"environment(frame_stack={size}): {env} shows {space}; only arrays can be stacked.")
+        raise ValueError(
+            f"environment(frame_stack={size}): observations of {env} are {space}, and only arrays can be stacked; "
+            "leave `frame_stack` out."
+        )
     low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
     moved = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
     return gymnasium.wrappers.TransformObservation(env, lambda frames: np.moveaxis(frames, 0, -1), moved)

@@ -53,7 +53,7 @@ def action_space(space: gymnasium.Space[Any], name: str) -> Space:
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(int(space.n))
     if not isinstance(space, gymnasium.spaces.Box):
-        raise ValueError(f"{name} has the action space {space}; agents act in Discrete and in Box.")
+        raise ValueError(f"{name} has the action space {space}; agents need Discrete or Box, so wrap the environment.")
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ValueError(
             f"{name} has unbounded actions {space}; wrap it in gymnasium.wrappers.RescaleAction or in a factory of "

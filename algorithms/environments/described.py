@@ -76,5 +76,5 @@ def info_of(name: str, names: Sequence[str], known: Mapping[str, Any]) -> dict[s
     """Return the chosen entries of an `info`; refuse names that are not in it."""
     if missing := [one for one in names if one not in known]:
         there = ", ".join(sorted(one for one in known if not one.startswith(("_", "final_"))))
-        raise ValueError(f"{name} has no info {missing[0]!r} in every step; it has: {there or 'none'}.")
+        raise ValueError(f"not every step of {name} has the info {missing[0]!r}; choose from: {there or 'none'}.")
     return {one: known[one] for one in names}

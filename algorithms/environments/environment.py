@@ -262,7 +262,9 @@ def _action_space(space: Any, name: str) -> Space:
         if not np.all(np.isfinite(low) & np.isfinite(high)):
             raise ValueError(f"{name} has unbounded actions {space}; wrap it so that they have finite bounds.")
         return Box(tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist()))
-    raise ValueError(f"{name} has the action space {space}; agents act in Discrete and in Box of one axis.")
+    raise ValueError(
+        f"{name} has the action space {space}; agents need Discrete, or Box of one axis; wrap the environment."
+    )
 
 
 def _is_batch_of_keys(key: jax.Array) -> bool:

@@ -122,7 +122,7 @@ def make(
         require_integer("environment", "frame_skip", frame_skip, 1)
         if not name.startswith(making.ATARI):
             raise ValueError(
-                f"environment(frame_skip={frame_skip}): {name} is no game of Atari (ALE/...); leave it out, or repeat "
+                f"environment(frame_skip={frame_skip}): {name} is not an Atari game (ALE/...); leave it out, or repeat "
                 "actions in a factory of your own."
             )
     given = name, frame_skip or 4, frame_stack, use_processes
@@ -216,7 +216,7 @@ def _require_atari() -> None:
     missing = [name for name in ("ale_py", "cv2") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"games of Atari need {' and '.join(missing)}, which is not installed: pip install 'jaxrl-buffers[atari]'."
+            f"Atari games need {' and '.join(missing)}, which is not installed: pip install 'jaxrl-buffers[atari]'."
         )
 
 

@@ -40,8 +40,8 @@ class Masked(environment.Environment[Any, Any]):
         size = int(np.prod(space.shape))
         if len(space.shape) != 1 or not self.kept or not all(0 <= index < size for index in self.kept):
             raise ValueError(
-                f"Masked(kept={self.kept}): {self.env.name} shows arrays of shape {space.shape}; name at least one "
-                "component of a vector, counted from 0."
+                f"Masked(kept={self.kept}): observations of {self.env.name} have the shape {space.shape}; name at "
+                "least one component of a vector, counted from 0."
             )
 
     @property

@@ -49,8 +49,8 @@ class Stepper:
         self._mode = vector.metadata.get("autoreset_mode")
         if not isinstance(self._mode, AutoresetMode):
             raise ValueError(
-                f"{name} says autoreset_mode={self._mode!r} in its metadata; it must be one of Gymnasium's "
-                "AutoresetMode, or nobody knows which observations are the last ones of their episodes."
+                f"{name} has autoreset_mode={self._mode!r} in its metadata, but one of Gymnasium's AutoresetMode is "
+                "needed to know which observation is the last of an episode; set `metadata['autoreset_mode']`."
             )
 
     def reset(self, seed: int | list[int]) -> None:

@@ -36,7 +36,7 @@ class Observations:
             leaves = [_fitted(leaf, like) for leaf, like in zip(given, self._likes, strict=True)]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             text = " ".join(str(error).split())
-            raise ValueError(f"got an observation that {env.name} never shows: {text}") from None
+            raise ValueError(f"got something that is not an observation of {env.name}: {text}") from None
         pairs = [*zip(leaves, self._likes, strict=True)]
         before = {leaf.shape[: leaf.ndim - like.ndim] for leaf, like in pairs}
         is_alike = all(leaf.shape[leaf.ndim - like.ndim :] == like.shape for leaf, like in pairs)
@@ -44,7 +44,8 @@ class Observations:
         if before or not is_alike or len(axes) > 1:
             got, needed = (self._spelled(one) for one in (leaves, self._likes))
             raise ValueError(
-                f"got observations of shape {got}; {env.name} shows {needed}, one or many along a first axis."
+                f"got observations of shape {got}, but those of {env.name} have the shape {needed}; give one, or many "
+                "along a first axis."
             )
         return self._structure.unflatten(leaves if axes else [leaf[None] for leaf in leaves]), not axes
 
@@ -60,5 +61,5 @@ def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
     cast = leaf.astype(like.dtype)
     is_same_kind = np.can_cast(leaf.dtype, like.dtype, "same_kind")
     if not is_same_kind and not isinstance(leaf, Tracer) and not np.array_equal(cast.astype(leaf.dtype), leaf):
-        raise ValueError(f"its {leaf.dtype} holds values that {like.dtype} cannot hold.")
+        raise ValueError(f"it has {leaf.dtype} values that do not fit into {like.dtype}.")
     return cast

@@ -158,11 +158,11 @@ def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Any:
     """Return an agent that is given as a component. If it names no torso, it gets the torso of the settings."""
     algorithm, own = components.algorithm_of(settings.agent), settings.agent.get("config")
     if settings.algorithm != algorithm:
-        raise ValueError(f"algorithm: got {settings.algorithm!r}, expected {algorithm}, as the agent's name says.")
+        raise ValueError(f"algorithm: got {settings.algorithm!r}, expected {algorithm}, because of the agent's name.")
     own = require_keys("agent.config", {} if own is None else own)
     if "action_space" in own:
         space = shown(own["action_space"])
-        raise ValueError(f"agent.config.action_space: got {space}, expected nothing: it is the environment's.")
+        raise ValueError(f"agent.config.action_space: got {space}, but the environment decides it; leave it out.")
     parts = {"action_space": config.to_config(env.action_space), "torso": config.to_config(torso)}
     return _component("agent", {**settings.agent, "config": {**parts, **own}})
 
@@ -213,8 +213,8 @@ def _view(settings: Settings, env: Described, has_memory: bool) -> View:
         return view
     if env.goal is None:
         raise ValueError(
-            f"Settings(hindsight={settings.hindsight!r}): {settings.environment} has no goals that could be exchanged; "
-            "use an environment with goals, such as BitFlip15-v0 or PointReach-v0, or none."
+            f"Settings(hindsight={settings.hindsight!r}): {settings.environment} has no goals to relabel; use an "
+            "environment with goals, such as BitFlip15-v0 or PointReach-v0, or leave `hindsight` out."
         )
     return Hindsight(view, **env.goal._asdict(), strategy=settings.hindsight, ratio=settings.hindsight_ratio)
 

@@ -87,7 +87,7 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 def _check_names(names: list[str], arguments: list[str], is_optional: bool) -> None:
     if len(names) > len(NAMES):
-        raise ValueError(f"got {shlex.join(names[2:])!r} behind algorithm and environment, expected options.")
+        raise ValueError(f"got {shlex.join(names[2:])!r} after algorithm and environment, expected options.")
     if is_optional or len(names) == len(NAMES):
         return
     if names:

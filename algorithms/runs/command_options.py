@@ -121,7 +121,7 @@ class Option(NamedTuple):
         if len(words) > 1:
             others = " ".join(words[1:])
             raise ValueError(
-                f"{self.flag}: got {shown(others)} behind its value {shown(words[0], str)}; if these are an algorithm "
+                f"{self.flag}: got {shown(others)} after its value {shown(words[0], str)}; if these are an algorithm "
                 "or an environment, put them before the options."
             )
         return self._value(words[0])

@@ -33,7 +33,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
         mode = os.stat(path).st_mode
         is_open_pipe = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_open_pipe:  # reading might never end
-            raise ValueError(f"{path} cannot be read: it is no file; write what it gives into a file first.")
+            raise ValueError(f"{path} cannot be read: it is not a file; write its contents to a file first.")
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
@@ -54,7 +54,7 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
         _require_shallow(value)
     except RecursionError:
-        raise ValueError(f"more than {MAX_DEPTH} values lie inside each other") from None
+        raise ValueError(f"values are nested more than {MAX_DEPTH} levels deep") from None
     return value
 
 
@@ -68,7 +68,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _require_shallow(value: Any, depth: int = 0) -> None:

@@ -49,4 +49,4 @@ def _acquire(descriptor: int, folder: Path) -> None:
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             raise
-        warnings.warn(f"{folder} lies where files cannot be locked: let no second process write to it.", stacklevel=4)
+        warnings.warn(f"{folder} is on a disk that cannot lock files; let only one process write to it.", stacklevel=4)

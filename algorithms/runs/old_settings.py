@@ -35,7 +35,7 @@ def current(values: Mapping[str, Any], is_by_hand: bool = False) -> dict[str, An
     lines = [f"`{name}` is now called `{RENAMED[name]}`" for name in values if name in RENAMED]
     if buffer == "rollout":
         renamed = _moved(renamed)
-        lines.append("`buffer: rollout` is not needed any more, and its options lie in `rollout`, not in `sampler`")
+        lines.append("`buffer: rollout` is no longer needed, and its options are in `rollout` instead of `sampler`")
     elif isinstance(buffer, str):
         sampler = renamed.get("sampler") or {}
         # An unknown name stays, so that a later check refuses it and suggests the nearest known name.
@@ -45,7 +45,7 @@ def current(values: Mapping[str, Any], is_by_hand: bool = False) -> dict[str, An
         base = " --sampler.base prioritized" if "base" in own else ""
         lines.append(f"`buffer {buffer}` is now `sampler`: --sampler {own['name']}{base}")
     for line in lines if is_by_hand else ():
-        warnings.warn(f"{line}; the old name goes with the next version.", FutureWarning, stacklevel=3)
+        warnings.warn(f"{line}; the old name will be removed in the next version.", FutureWarning, stacklevel=3)
     return renamed
 
 

@@ -71,7 +71,7 @@ class Policy:
         """
         if self._needs_carry[bool(deterministic)]:
             raise ValueError(
-                "these actions depend on earlier steps; carry what is remembered along: `carry = "
+                "these actions depend on earlier steps; pass a carry from step to step: `carry = "
                 "policy.initial_carry()`, then `action, carry = policy.act(obs, carry)` in every step."
             )
         return self.act(obs, None, deterministic=deterministic, key=key)[0]
@@ -173,7 +173,8 @@ class Policy:
             return _as_key(key)
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             raise ValueError(
-                "policy(deterministic=False) needs a `key` inside of jit, or it would draw the same always."
+                "policy(deterministic=False) needs a `key` inside of jit, or every call would draw the same actions; "
+                "pass `key=`."
             )
         self._num_drawn += 1
         return jax.random.fold_in(self._key, self._num_drawn)

@@ -29,7 +29,7 @@ class Progress(NamedTuple):
             times = float(saved["seconds"]), float(saved.get("offline_seconds", 0))
             return cls(int(saved["iteration"]), *times)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the checkpoint is not one of a run: {error!r} in {dict(saved)}.") from None
+            raise ValueError(f"this is not the checkpoint of a run: {error!r} in {dict(saved)}.") from None
 
     def steps(self, plan: Plan) -> int:
         """Return how many environment steps of each seed were made."""

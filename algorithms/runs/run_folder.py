@@ -260,7 +260,7 @@ class RunFolder:
 
     def _require_settings(self) -> None:
         if not self._config.is_file():
-            raise ValueError(f"{self.path} is no run folder: there is no {self._config.name} in it.")
+            raise ValueError(f"{self.path} is not the folder of a run: there is no {self._config.name} in it.")
 
     @property
     def _config(self) -> Path:

@@ -73,7 +73,7 @@ class Settings:
             as in MinAtar: it takes a quarter of the memory and changes no result. `uint8` is for images with values up
             to 255, which networks divide by 255.
         env: options of the environment's constructor, such as `{"ctrl_cost_weight": 0.2}`.
-        frame_skip: for how many frames an action is repeated, in games of Atari; None for 4.
+        frame_skip: for how many frames an action is repeated, in Atari games; None for 4.
         frame_stack: how many observations are stacked along a new last axis, in environments of Gymnasium. A replay
             buffer stores each of them once: with four frames of 84x84, a transition takes 7,938 bytes, not 56,448.
         processes: step every environment of Gymnasium in its own process, which is faster if steps are slow.
@@ -172,7 +172,7 @@ def refuse_replaced(values: Mapping[str, Any]) -> None:
     """Refuse settings that a whole buffer or agent beside them replaces."""
     for name, where in replaced_settings(values).items():
         if values.get(name) is not None:
-            raise ValueError(f"{name}: got {shown(values[name])}, expected nothing: {where} takes its place.")
+            raise ValueError(f"{name}: got {shown(values[name])}, but {where} takes its place; leave it out.")
 
 
 def _config_of(component: Any) -> Mapping[str, Any]:
@@ -253,7 +253,7 @@ def _check_flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for key in values:
         if key not in names:
             known = ", ".join(names)
-            raise ValueError(f"{shown(key, str)}: is unknown (got {shown(values[key])}), expected are: {known}.")
+            raise ValueError(f"{shown(key, str)}: is unknown (got {shown(values[key])}); known are: {known}.")
     flat = {key: value for key, value in values.items() if key not in GROUPS}
     return config.check(Settings, flat, [name for name in names if name not in GROUPS])
 

@@ -53,18 +53,20 @@ def _check_on_policy(settings: Settings) -> None:
     algorithm = settings.algorithm
     if algorithm not in ON_POLICY:
         if settings.rollout is not None:
-            raise ValueError(f"rollout: got {shown(settings.rollout)}, but {algorithm} learns from a replay buffer.")
+            raise ValueError(
+                f"rollout: got {shown(settings.rollout)}, but {algorithm} learns from a replay buffer; leave it out."
+            )
         return
     if settings.sampler is not None:
         raise ValueError(
-            f"sampler: got {shown(settings.sampler)}, but {algorithm} learns from a rollout, all of it; leave it out."
+            f"sampler: got {shown(settings.sampler)}, but {algorithm} learns from whole rollouts; leave it out."
         )
     if settings.n_step != 1:
         raise ValueError(f"Settings(n_step={settings.n_step}): {algorithm} learns from advantages; leave it at 1.")
     if settings.hindsight != "none":
         raise ValueError(
-            f"Settings(hindsight={settings.hindsight!r}): {algorithm} learns from what its policy just did, not from "
-            "other goals; use an off-policy algorithm, or none."
+            f"Settings(hindsight={settings.hindsight!r}): {algorithm} learns only from new steps of its policy, which "
+            "cannot be relabeled; use an off-policy algorithm, or leave `hindsight` out."
         )
 
 
@@ -75,7 +77,7 @@ def _check_dataset(settings: Settings) -> None:
             raise ValueError(f"plan.offline_updates: got {number}, but there is no data set; give `dataset`.")
         return
     if settings.algorithm in ON_POLICY:
-        raise ValueError(f"dataset: {settings.algorithm} learns from what its policy just did; leave it out.")
+        raise ValueError(f"dataset: {settings.algorithm} learns only from new steps of its policy; leave it out.")
     if settings.info or settings.memory != "none":
         what = f"info such as {settings.info[0]}" if settings.info else f"states of a memory such as {settings.memory}"
-        raise ValueError(f"dataset: it holds no {what}; leave out one of the two.")
+        raise ValueError(f"dataset: a data set has no {what}; leave out `dataset`, or that setting.")

@@ -80,7 +80,7 @@ def time_limit(env: Described, max_steps: int | None) -> Scalar:
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(
-            f"{env.name} has no time limit that is known, so an evaluation might never end; give it one (gymnax: "
+            f"{env.name} has no known time limit, so an evaluation might never end; give it one (gymnax: "
             "`max_steps_in_episode` in its params; Gymnasium: the wrapper TimeLimit), or evaluate with `max_steps`."
         )
     return limit

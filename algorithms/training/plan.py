@@ -96,7 +96,7 @@ class Plan:
         if self.updates(self.num_iterations) >= INT32_LIMIT:
             raise ValueError(
                 f"Plan(num_updates={self.num_updates}): {self.num_iterations} iterations would make 2**31 updates or "
-                "more, which cannot be counted; make fewer."
+                "more, which cannot be counted; lower `num_updates` or `total_steps`."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class Plan:
         near = [max(learning // unit + extra, self.update_every // unit) for extra in (0, 1)]
         near = sorted({self.start_steps + count * unit for count in near})
         raise ValueError(
-            f"Plan(total_steps={self.total_steps}): {self.start_steps} first steps and then {self.update_every} an "
-            f"iteration cannot add up to it; the nearest total is {' or '.join(map(str, near))}."
+            f"Plan(total_steps={self.total_steps}): it must be start_steps={self.start_steps} plus a multiple of "
+            f"update_every={self.update_every}; the nearest total is {' or '.join(map(str, near))}."
         )
 
     def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:

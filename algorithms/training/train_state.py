@@ -50,8 +50,8 @@ def before_steps(
     plan.check_buffer(buffer, is_filled=buffer_state is not None)
     if plan.offline_updates and buffer_state is None:
         raise ValueError(
-            f"Plan(offline_updates={plan.offline_updates}): nothing is stored to learn from; give `buffer_state`, such "
-            "as a data set."
+            f"Plan(offline_updates={plan.offline_updates}): offline updates learn from stored rows, but there are "
+            "none; give `buffer_state`, such as one from `jaxrl_buffers.datasets`."
         )
     if agent_state is None:
         agent_state = agent.init(key_agent, env.obs, env.action_space.example)

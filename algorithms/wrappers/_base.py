@@ -28,7 +28,9 @@ class Wrapper:
     def policy_agent(self) -> PolicyAgent:
         """The agent inside, checked to be a `PolicyAgent`."""
         if not isinstance(self.agent, PolicyAgent):
-            raise AttributeError(f"{type(self.agent).__name__} has no `distribution`, which add-ons need.")
+            raise AttributeError(
+                f"{type(self.agent).__name__} has no method `distribution`, which add-ons need; use another agent."
+            )
         return self.agent
 
     @property

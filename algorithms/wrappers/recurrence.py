@@ -59,7 +59,9 @@ class Recurrent(Wrapper, Component):
     def __post_init__(self) -> None:
         require_integer("Recurrent", "n_step", self.n_step, 1)
         if self.n_step != 1:
-            message = f"`n_step` of Recurrent will go: let the view sum up rewards, by Sequence(..., n={self.n_step})."
+            message = (
+                f"`n_step` of Recurrent will be removed; let the view sum rewards: Sequence(..., n={self.n_step})."
+            )
             warnings.warn(message, DeprecationWarning, stacklevel=3)
         if not isinstance(self.agent, MemoryAgent):
             raise ValueError(

@@ -75,12 +75,12 @@ class Episodic(Stateless):
         """Return the number of the oldest episode to draw from and how many there are, for each environment."""
         if window.stride > 1:
             raise ValueError(
-                f"Episodic(): some episodes have no start when only every {window.stride}-th row is one; "
-                "use a view of period 1."
+                f"Episodic(): only one row in {window.stride} is a start, so some episodes have none; use a view of "
+                "period 1."
             )
         if window.fit:
             raise ValueError(
-                f"Episodic(): episodes of fewer than {window.fit + 1} rows have no start when samples must lie within "
+                f"Episodic(): episodes of fewer than {window.fit + 1} rows have no start when samples must fit into "
                 "one; use a view without `within_episode`, whose mask is False after the end of an episode."
             )
         length, num_envs = ring.shape(storage)

@@ -113,10 +113,10 @@ class Hindsight(Component):
         chosen = uniforms < jnp.asarray(self.ratio, jnp.float32)
         goal_row, goal_env, exists = self._goal_slots(reader, row, env, key_goal)
         goal = self._achieved(reader.read(goal_row, goal_env))
-        relabelled = chosen & exists & reader.is_complete(goal_row, goal_env)
+        relabeled = chosen & exists & reader.is_complete(goal_row, goal_env)
 
         def change(rows: PyTree, row: jax.Array, env: jax.Array) -> PyTree:
-            return self._relabelled(rows, goal, relabelled, row.ndim)
+            return self._relabeled(rows, goal, relabeled, row.ndim)
 
         return self.view(reader.map(change), slots, key_view)
 
@@ -140,7 +140,7 @@ class Hindsight(Component):
     def _achieved(self, rows: PyTree) -> PyTree:
         return field_at(rows, self.achieved) if isinstance(self.achieved, str) else jax.vmap(self.achieved)(rows)
 
-    def _relabelled(self, rows: PyTree, goal: PyTree, chosen: jax.Array, ndim: int) -> PyTree:
+    def _relabeled(self, rows: PyTree, goal: PyTree, chosen: jax.Array, ndim: int) -> PyTree:
         """Relabel rows `[B, ...]`, or `[B, L, ...]`, of the chosen samples with their goals `[B, ...]`."""
         relabel = self.relabel
         for _ in range(1, ndim):

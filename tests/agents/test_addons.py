@@ -58,7 +58,7 @@ def normal(kind, mean, std, num=6):
 
 
 def skewed(agent):
-    """Return a behaviour that differs from every fresh policy."""
+    """Return a behavior that differs from every fresh policy."""
     if isinstance(agent.action_space, Discrete):
         return behavior(lambda obs: categorical(0.8, 0.1, 0.1, num=obs.shape[0]))
     kind = TanhNormal if isinstance(agent, SAC) else Normal
@@ -234,7 +234,7 @@ def test_an_agent_is_a_behavior_whose_state_is_data():
         return jnp.sum(distance(behavior(teacher, two._replace(params=params)), one))
 
     slopes = jax.grad(distance_of)(two.params)
-    assert all(jnp.all(leaf == 0) for leaf in jax.tree.leaves(slopes))  # behaviours do not learn
+    assert all(jnp.all(leaf == 0) for leaf in jax.tree.leaves(slopes))  # behaviors do not learn
 
 
 def test_zero_rewards_are_masked_in_the_given_ratio():
@@ -274,8 +274,8 @@ def test_what_is_no_add_on_is_refused(name, wrong):
     ("options", "message"),
     [
         ({"behaviors": ()}, "at least one"),
-        ({"behaviors": (lambda obs: obs,)}, "no behaviour"),
-        ({"weights": (1.0,)}, "a weight for each of 2"),
+        ({"behaviors": (lambda obs: obs,)}, "is not a behavior"),
+        ({"weights": (1.0,)}, "a tuple of 2 weights, one for each"),
         ({"weights": (1.0, -1.0)}, "weights"),
         ({"weights": (0.0, 0.0)}, "above 0"),
         ({"scale": -1.0}, "scale"),

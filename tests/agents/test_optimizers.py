@@ -152,7 +152,10 @@ def test_every_schedule_by_name_gives_a_number(name):
     ("make", "message"),
     [
         (lambda: DDQN(Discrete(2), optimizer="adam"), "give a transformation of optax"),
-        (lambda: DDQN(Discrete(2), optimizer={"actor": optax.sgd(1.0)}), "'actor' is no group of parameters; it has"),
+        (
+            lambda: DDQN(Discrete(2), optimizer={"actor": optax.sgd(1.0)}),
+            "'actor' is not a group of parameters; the groups are",
+        ),
         (lambda: DDQN(Discrete(2), optimizer={"critic": 3}), "give a transformation of optax"),
         (lambda: DDQN(Discrete(2), optimizer=optax.sgd(1.0), learning_rate=1.0), "`learning_rate` has no effect"),
         (lambda: DDQN(Discrete(2), optimizer=optax.sgd(1.0), max_grad_norm=1.0), "`max_grad_norm` has no effect"),

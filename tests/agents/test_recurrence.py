@@ -155,7 +155,7 @@ def test_acting_remembers_and_forgets(name):
 
 
 def test_add_ons_see_the_rows_of_sequences():
-    """A function and an agent without memory are behaviours for one that has a memory; only rows that count do."""
+    """A function and an agent without memory are behaviors for one that has a memory; only rows that count do."""
     teacher, known = SAC(Discrete(3), Torso((8,))), lambda obs: Categorical(jax.nn.log_softmax(obs["two"]))
     _, _, sample, key, _ = start("ddqn")
     example = jax.tree.map(lambda leaf: leaf[0, 0], (sample.batch.obs, sample.batch.action))

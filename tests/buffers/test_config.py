@@ -151,7 +151,7 @@ def sampler_with(**entries):
     [
         *[({"name": "Uniform", "config": wrong}, [f"config: got {wrong!r}, expected the"]) for wrong in (0, [], "")],
         ({"name": "ReplayBuffer"}, ["config.length: is missing, expected a whole number"]),
-        (buffer_with(size=3), ["config.size: is unknown (got 3)", "expected are: sampler, view, length, num_envs"]),
+        (buffer_with(size=3), ["config.size: is unknown (got 3)", "known are: sampler, view, length, num_envs"]),
         (buffer_with(length="many"), ["config.length: got 'many', expected a whole number"]),
         (buffer_with(length="250"), ["config.length: got '250', expected a whole number"]),
         (buffer_with(length=8.0), ["config.length: got 8.0, expected a whole number"]),
@@ -177,7 +177,7 @@ def sampler_with(**entries):
         ({"name": "Goal", "config": {"relabel": {"name": "Uniform"}}}, ["config.relabel: got {'name': 'Uniform'},"]),
         ({"name": "Uniform", "config": {1: 2, None: 3}}, ["config.1: is unknown", "config.None: is unknown"]),
         ({"name": "Uniform", "config": {(1, 2): 2, 0.5: 1}}, ["config.(1, 2): is", "config.0.5: is"]),
-        ({"name": "Uniform", 1: 2, None: 3}, ["1: is unknown, expected are: name, config", "None: is unknown"]),
+        ({"name": "Uniform", 1: 2, None: 3}, ["1: is unknown; known are: name, config", "None: is unknown"]),
         (sampler_with(alpha=[1]), ["config.sampler.config.alpha: got [1], expected a number"]),
         (sampler_with(alpha=float("inf")), ["config.sampler.config: Prioritized(alpha=inf)", "finite in 32 bits"]),
         ({"name": "NStep", "config": {"gamma": float("-inf")}}, ["config: NStep(gamma=-inf)", "finite in 32 bits"]),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.streams import (
     assert_same_arrays,
-    modelled,
+    modeled,
     nested,
     stored,
     stream,
@@ -29,7 +29,7 @@ def test_files_are_read_in_blocks(tmp_path):
         np.save(tmp_path / f"{name}.npy", leaf)
     mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays}
     buffer = jb.uniform(50)
-    assert stored(buffer, datasets.from_arrays(buffer, mapped)) == modelled(arrays)
+    assert stored(buffer, datasets.from_arrays(buffer, mapped)) == modeled(arrays)
 
 
 def test_without_minari_the_extra_is_named(monkeypatch):
@@ -192,7 +192,7 @@ def test_damaged_episodes_are_named(minari, tmp_path):
     datasets.to_minari(buffer, datasets.from_arrays(buffer, stream([3, 3], ["timeout"] * 2)), tmp_path / "out")
     with h5py.File(tmp_path / "out" / "data" / "main_data.hdf5", "a") as file:
         file["episode_1"]["observations"].resize((3, 2))
-    with pytest.raises(ValueError, match="episode 1 has 3 'observations', but 4 belong to 3 rewards"):
+    with pytest.raises(ValueError, match="episode 1 has 3 'observations', but 4 are needed for 3 rewards"):
         datasets.from_minari(buffer, tmp_path / "out")
     with pytest.raises(ValueError, match="has no info 'speed'"):
         datasets.from_minari(buffer, tmp_path / "out", infos=("speed",))
@@ -214,7 +214,7 @@ def test_an_open_file_of_d4rl_is_read(tmp_path):
     buffer = jb.uniform(50)
     with h5py.File(tmp_path / "steps.hdf5") as file:
         state = datasets.from_arrays(buffer, file, infos=("qpos",))
-    assert stored(buffer, state) == modelled(arrays)
+    assert stored(buffer, state) == modeled(arrays)
 
 
 LIKE = jb.Transition(
@@ -244,7 +244,7 @@ def test_a_path_is_read_by_what_it_is(kind, tmp_path):
     assert datasets.describe(path).num_rows == 7
     assert datasets.describe(path).row.obs.shape == (2,)
     state = datasets.from_file(buffer, path, like=LIKE)
-    assert stored(buffer, state) == modelled(arrays)
+    assert stored(buffer, state) == modeled(arrays)
     row = buffer.storage.structure(state.storage)
     assert (row.action.dtype, row.obs.dtype) == (jnp.int32, jnp.float32)
 

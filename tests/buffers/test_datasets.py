@@ -9,7 +9,7 @@ import pytest
 from support.streams import (
     KEYS,
     assert_same_arrays,
-    modelled,
+    modeled,
     nested,
     stored,
     stream,
@@ -33,7 +33,7 @@ def test_rows_are_those_of_the_model(case, has_next, block_bytes, monkeypatch):
     monkeypatch.setattr(datasets, "BLOCK_BYTES", block_bytes)
     arrays = stream(*CASES[case], has_next)
     buffer = jb.uniform(20)
-    assert stored(buffer, datasets.from_arrays(buffer, arrays)) == modelled(arrays)
+    assert stored(buffer, datasets.from_arrays(buffer, arrays)) == modeled(arrays)
 
 
 def test_random_streams_are_those_of_the_model(monkeypatch):
@@ -44,9 +44,9 @@ def test_random_streams_are_those_of_the_model(monkeypatch):
         lengths = random.integers(1, 6, size=random.integers(1, 10))
         ends = random.choice(["terminal", "timeout"], size=lengths.size).tolist()
         arrays = stream(lengths, [*ends[:-1], random.choice([ends[-1], "open"])], bool(random.integers(2)))
-        if rows := len(modelled(arrays)):
+        if rows := len(modeled(arrays)):
             state = datasets.from_arrays(buffer, arrays)
-            assert stored(buffer, state) == modelled(arrays)
+            assert stored(buffer, state) == modeled(arrays)
             ended = sum(row[1] or row[2] for row in stored(buffer, state))
             assert int(buffer.stats(state)["episodes"]) == ended
             assert int(buffer.size(state)) == rows
@@ -54,7 +54,7 @@ def test_random_streams_are_those_of_the_model(monkeypatch):
 
 def test_successors_tell_where_episodes_end_if_timeouts_do_not():
     arrays = stream([3, 2, 4], ["timeout", "terminal", "timeout"])
-    known = modelled(arrays)
+    known = modeled(arrays)
     buffer = jb.uniform(20)
     del arrays["timeouts"]
     assert stored(buffer, datasets.from_arrays(buffer, arrays)) == known
@@ -84,7 +84,7 @@ def test_nested_observations_keep_their_dtypes(has_next):
     rows = jb.host.gather_all(buffer, datasets.from_arrays(buffer, arrays))
     assert rows.obs["camera"].dtype == jnp.uint8
     assert rows.next_obs["place"].dtype == jnp.float32
-    flat = modelled(stream([3, 4], ["timeout", "terminal"], has_next))
+    flat = modeled(stream([3, 4], ["timeout", "terminal"], has_next))
     np.testing.assert_array_equal(rows.obs["place"][:, 0, 0], [row[0] for row in flat])
     np.testing.assert_array_equal(rows.next_obs["place"][:, 0, 0], [row[3] for row in flat])
 
@@ -109,7 +109,7 @@ def test_the_newest_rows_are_kept_if_asked(monkeypatch):
     buffer = jb.uniform(16)
     with pytest.raises(ValueError, match=r"50 rows, but the ring holds 16; .*length=50 .*keep=\"newest\""):
         datasets.from_arrays(buffer, arrays)
-    assert stored(buffer, datasets.from_arrays(buffer, arrays, keep="newest")) == modelled(arrays)[-16:]
+    assert stored(buffer, datasets.from_arrays(buffer, arrays, keep="newest")) == modeled(arrays)[-16:]
 
 
 def without(name):

@@ -80,5 +80,5 @@ def test_without_a_whole_episode_there_is_nothing_to_draw():
 
 def test_starts_stand_in_every_row():
     buffer = jb.ReplayBuffer(jb.Episodic(), jb.Sequence(2, period=2), length=4)
-    with pytest.raises(ValueError, match="only every 2-th row is one; use a view of period 1"):
+    with pytest.raises(ValueError, match="only one row in 2 is a start"):
         buffer.sample(buffer.init(helpers.EXAMPLE), jax.random.key(0), 1)

@@ -1,4 +1,4 @@
-"""Hindsight: goals of the right episode, environment and time; relabelled before windows are reduced."""
+"""Hindsight: goals of the right episode, environment and time; relabeled before windows are reduced."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_31_and_33_goals_are_of_the_right_episode_environment_and_time(stra
     assert seen_crossing  # an episode lay across the end of the ring
 
 
-def test_ratio_says_how_many_samples_are_relabelled():
+def test_ratio_says_how_many_samples_are_relabeled():
     view = jb.Hindsight(achieved="next_obs.x", relabel=relabel, strategy="future", ratio=0.5)
     buffer, state, _ = filled()
     buffer = buffer.replace(view=view)
@@ -153,10 +153,10 @@ def test_one_goal_for_all_rows_of_a_sequence():
     goals = np.asarray(sample.batch.obs["goal"])
     assert (goals == goals[:, :1]).all()
     assert {True, False} == set((goals[:, 0] >= 0).tolist())
-    relabelled = goals[:, 0] >= 0
+    relabeled = goals[:, 0] >= 0
     reached = np.asarray(sample.batch.next_obs["x"]) == goals
-    np.testing.assert_array_equal(sample.batch.reward[relabelled], reached[relabelled])
-    assert (np.asarray(sample.batch.reward)[~relabelled] == 7).all()
+    np.testing.assert_array_equal(sample.batch.reward[relabeled], reached[relabeled])
+    assert (np.asarray(sample.batch.reward)[~relabeled] == 7).all()
 
 
 @pytest.mark.parametrize(

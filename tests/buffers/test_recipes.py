@@ -73,6 +73,6 @@ def test_configs_know_the_options_of_storage(name):
         "config.platform: got 'abacus', expected one of 'cpu', 'gpu', 'tpu' or nothing.",
         "config.lockstep: got 1, expected true or false.",
         "config.frames.name: 'NStep' names a NStep, expected a Frames as {name: ..., config: {...}}.",
-        "config.fraems: is unknown (got None), expected are: length, num_envs, ",
+        "config.fraems: is unknown (got None); known are: length, num_envs, ",
     ):
         assert text in str(error.value)

@@ -163,7 +163,7 @@ def test_actions_in_our_terms():
     ("space", "part"),
     [
         (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), "unbounded actions"),
-        (gymnasium.spaces.MultiDiscrete([2, 2]), "agents act in Discrete and in Box"),
+        (gymnasium.spaces.MultiDiscrete([2, 2]), "agents need Discrete or Box"),
     ],
 )
 def test_actions_that_no_agent_can_choose_are_refused(space, part):

@@ -84,7 +84,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="are stored as they come"):
         environments.make("gymnasium:CartPole-v1", obs_dtype="uint8")
-    with pytest.raises(ValueError, match="is no game of Atari"):
+    with pytest.raises(ValueError, match="is not an Atari game"):
         environments.make("gymnasium:CartPole-v1", frame_skip=4)
 
 

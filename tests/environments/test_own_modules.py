@@ -126,5 +126,5 @@ def test_a_time_limit_is_found_or_asked_for_before_training(tmp_path, monkeypatc
         "def make_endless(): return HostWalk()\n"
     )
     assert environments.make("own_timed:make_timed").max_episode_length == 7
-    with pytest.raises(ValueError, match="own_timed:make_endless has no time limit that is known"):
+    with pytest.raises(ValueError, match="own_timed:make_endless has no known time limit"):
         small_settings(environment="own_timed:make_endless")

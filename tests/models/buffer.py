@@ -7,7 +7,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from models.episodes import History, goal_candidates, relabelled
+from models.episodes import History, goal_candidates, relabeled
 from models.recency import main_sampler, probabilities, weights
 from models.ring import ReferencePriorities, ReferenceRing, Start, legal_starts, n_step, sequence
 
@@ -75,11 +75,11 @@ class ReferenceBuffer:
     def _with_hindsight(self, start: Start, goal: float) -> dict:
         """Returns what a sample must be that was given this goal; the number of the goal's row tells that row."""
         view, record = self.buffer.view, self.ring.record(*start)
-        if goal == record["obs"]["x"][0]:  # not relabelled: the goal of no later row
+        if goal == record["obs"]["x"][0]:  # not relabeled: the goal of no later row
             return n_step(self.ring, *start, view.view.n, view.view.gamma)
         rows = [self.ring.record(*row) for row in goal_candidates(self.ring, *start, view.strategy)]
         (row,) = (row for row in rows if row["next_obs"]["x"][0] == goal)
-        change = functools.partial(relabelled, goal=row["next_obs"]["x"], relabel=_relabel)
+        change = functools.partial(relabeled, goal=row["next_obs"]["x"], relabel=_relabel)
         return n_step(self.ring, *start, view.view.n, view.view.gamma, change)
 
     def _episodic_return(self, env: int, position: int) -> float:

@@ -103,7 +103,7 @@ def goal_candidates(ring: ReferenceRing, env: int, position: int, strategy: str)
     return [(env, row) for row in range(first, bounds.last + 1)]
 
 
-def relabelled(record: Record, goal: np.ndarray, relabel: Callable[[Record, np.ndarray], Record]) -> Record:
+def relabeled(record: Record, goal: np.ndarray, relabel: Callable[[Record, np.ndarray], Record]) -> Record:
     """Relabel a row; an end of its episode stays one."""
     new = relabel(record, goal)
     was_end = bool(record["terminated"] or record["truncated"])

@@ -65,7 +65,7 @@ def test_from_python(make, message):
 def test_components_without_end():
     config = {"name": "Recent", "config": {}}
     config["config"]["sampler"] = config
-    with pytest.raises(ValueError, match="too many components inside each other"):
+    with pytest.raises(ValueError, match="components nested too deeply"):
         jb.from_config(config)
 
 

@@ -50,7 +50,7 @@ def refused(capsys, tmp_path, monkeypatch):
     ("option", "value", "message"),
     [
         ("--num-updates", 2**63, "less than 2**31"),
-        ("--num-updates", 2**31 - 1, "make fewer"),
+        ("--num-updates", 2**31 - 1, "lower `num_updates`"),
         ("--num-envs", 2**31 - 1, "less than 2**31"),
         ("--seed", 2**63, "at most 4294967295"),
         ("--seed", 2**32, "at most 4294967295"),
@@ -97,9 +97,9 @@ MERGES = "\n".join(f"x{i}: &x{i} {{<<: [{', '.join([f'*x{i - 1}'] * 9 if i else 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "more than 64 values are nested in each other"),
-        ("{a: " * 5_000, "more than 64 values are nested in each other"),
-        ("- " * 5_000, "more than 64 values are nested in each other"),
+        ("[" * 100_000, "nested more than 64 levels deep"),
+        ("{a: " * 5_000, "nested more than 64 levels deep"),
+        ("- " * 5_000, "nested more than 64 levels deep"),
         ("&a [*a]", "the alias 'a' is inside its own anchor"),
         ("agent: &a {b: *a}", "the alias 'a' is inside its own anchor"),
         (LAUGHS, "more than 20000 values"),
@@ -207,15 +207,15 @@ def test_settings_of_a_run(train, plot, refused, folder, change, message):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("config.json", "[" * 100_000, "inside each other"),
-        ("config.json", "[" * 500 + "]" * 500, "inside each other"),
+        ("config.json", "[" * 100_000, "levels deep"),
+        ("config.json", "[" * 500 + "]" * 500, "levels deep"),
         ("config.json", '{"seed": 1, "seed": 2}', "the key 'seed' is given twice"),
-        ("config.json", '{"seed": NaN}', "NaN is no number"),
+        ("config.json", '{"seed": NaN}', "NaN is not a number"),
         ("config.json", '{"seed": %s}' % ("9" * 5_000), "4300 digits"),
         ("config.json", "\0", "does not hold"),
         ("config.json", "", "does not hold"),
         ("options.json", "3", "options: got 3, expected keys with values"),
-        ("options.json", "[" * 100_000, "inside each other"),
+        ("options.json", "[" * 100_000, "levels deep"),
         ("options.json", '{"final_episodes": "x"}', "expected a whole number"),
         ("options.json", '{"final_episodes": 1e400}', "expected a whole number"),
         ("options.json", '{"checkpoint_seconds": []}', "checkpoint_seconds: got [], expected a number"),
@@ -238,7 +238,7 @@ def test_files_of_a_run(train, refused, folder, name, text, message):
 def test_pipes_in_the_place_of_files(train, refused, folder, name):
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    assert "it is no file" in refused(train, "--resume", folder)
+    assert "it is not a file" in refused(train, "--resume", folder)
 
 
 def test_a_pipe_that_the_shell_has_opened(tmp_path):

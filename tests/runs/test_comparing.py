@@ -171,7 +171,7 @@ def test_what_does_not_compare(pair, tmp_path, scripts, capsys, monkeypatch):
         ("result",): "result.json does not hold the result of a run",
         ("half",): "it has no returns of seeds",
         ("config",): "config.json does not hold the settings of a run",
-        ("nowhere",): "nowhere is no run folder",
+        ("nowhere",): "nowhere is not the folder of a run",
         (one + "/",): "is given twice; name every run once",
     }.items():
         for main in scripts.values():

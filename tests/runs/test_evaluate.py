@@ -136,7 +136,7 @@ def episodes_lock(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere is no run folder"),
+        (["nowhere"], "nowhere is not the folder of a run"),
         (["RUN", "--seed", "2"], "has the seeds 0 to 1"),
         (["RUN", "--seed", "-1"], "seed"),
         (["RUN", "--episodes", "0"], "num_episodes"),

@@ -141,7 +141,7 @@ def test_seeds_and_actors_go_side_by_side(whole, tmp_path):
             "sac gymnasium:Pendulum-v1 --obs-dtype uint8",
             "observations of gymnasium:Pendulum-v1 are stored as they come",
         ),
-        ("sac gymnasium:Pendulum-v1 --frame-skip 4", "Pendulum-v1 is no game of Atari"),
+        ("sac gymnasium:Pendulum-v1 --frame-skip 4", "Pendulum-v1 is not an Atari game"),
         ("sac gymnasium:Pendulum-v1 --num-envs 3 --actors 2", "3 environments cannot be shared evenly among 2 actors"),
         ("sac gymnasium:Pendulum-v1 --env.gravity 9 --env.gg 1", "gymnasium:Pendulum-v1 does not take .*gg"),
         ("sac gymnasium:Pendulum-v1 --env.frame-stack 2", "env.frame_stack: got 2; it is a setting of its own"),

@@ -128,8 +128,8 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
     [
         (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
         (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
-        (("--dataset", "{data}", "--memory", "gru"), "dataset: it holds no states of a memory"),
-        (("--dataset", "{data}", "--info", "discount"), "dataset: it holds no info such as discount"),
+        (("--dataset", "{data}", "--memory", "gru"), "dataset: a data set has no states of a memory"),
+        (("--dataset", "{data}", "--info", "discount"), "dataset: a data set has no info such as discount"),
         (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
@@ -149,7 +149,7 @@ def test_data_of_another_environment_are_refused(data, finished, tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"the agent of .* cannot go on here: it has float32\[.*8"):
         run.start(settings_of(data, hidden_sizes=(16,)), tmp_path / "run", FEW, start_from=finished[0].path)
-    with pytest.raises(ValueError, match="ppo learns from what its policy just did"):
+    with pytest.raises(ValueError, match="ppo learns only from new steps of its policy"):
         run.start(settings_of(data, algorithm="ppo", sampler=None), tmp_path / "run", FEW)
 
 

@@ -74,7 +74,7 @@ def test_folders_without_a_picture(main, capsys, tmp_path, kind):
     expected = {"rollout": "holds no replay buffer", "no checkpoint": "holds no checkpoint"}
     assert main([str(path)]) == 2
     error = capsys.readouterr().err
-    assert expected.get(kind, "is no run folder") in error
+    assert expected.get(kind, "is not the folder of a run") in error
     assert len(error.splitlines()) == 1
 
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_of_something_else(finished, tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create(SETTINGS)
     checkpoint.save(folder.path / "checkpoint", programs().init(), metadata={"iteration": "x"})
-    with pytest.raises(ValueError, match="the checkpoint is not one of a run"):
+    with pytest.raises(ValueError, match="this is not the checkpoint of a run"):
         run.resume(folder.path)
 
 

@@ -89,7 +89,9 @@ def test_a_folder_without_a_run(tmp_path):
     assert json.loads((folder.path / "result.json").read_text())["returns"] == [1, 1]
 
 
-@pytest.mark.parametrize(("text", "message"), [(None, "is no run folder"), ("{}", "does not hold"), ("{", "does not")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "is not the folder of a run"), ("{}", "does not hold"), ("{", "does not")]
+)
 def test_folders_of_other_things(tmp_path, text, message):
     if text is not None:
         (tmp_path / "config.json").write_text(text)

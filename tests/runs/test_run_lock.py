@@ -74,7 +74,7 @@ def test_reading_needs_no_lock(folder):
 
 
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path):
-    with pytest.raises(ValueError, match="is no run folder"):
+    with pytest.raises(ValueError, match="is not the folder of a run"):
         RunFolder(tmp_path).lock()
     assert not list(tmp_path.iterdir())
 
@@ -84,7 +84,7 @@ def test_where_nothing_can_be_locked(folder, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr(run_lock.fcntl, "flock", fail)
-    with pytest.warns(UserWarning, match="lies where files cannot be locked"), folder.lock():
+    with pytest.warns(UserWarning, match="cannot lock files"), folder.lock():
         pass
 
 

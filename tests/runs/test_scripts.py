@@ -41,7 +41,7 @@ def test_two_checkouts_are_timed_by_turns():
 def test_what_is_no_checkout_is_refused(tmp_path):
     done = run("scripts/benchmark_commits.py", ROOT, tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"benchmark_commits.py: {tmp_path} is no checkout of this project\n"
+    assert done.stderr == f"benchmark_commits.py: {tmp_path} is not a checkout of this project\n"
 
 
 @pytest.mark.parametrize("arguments", [("--capacities", "many"), ("--kinds", "none"), ("--repeats", "0"), ("--typo",)])

@@ -93,7 +93,7 @@ GOOD = {"algorithm": "ddqn", "environment": "CartPole-v1"}
     ("values", "message"),
     [
         ({"algorithm": "ddqn"}, "environment: is missing"),
-        ({**GOOD, "n_stp": 3}, "n_stp: is unknown (got 3), expected are: algorithm"),
+        ({**GOOD, "n_stp": 3}, "n_stp: is unknown (got 3); known are: algorithm"),
         ({**GOOD, "n_step": "three"}, "n_step: got 'three', expected a whole number"),
         ({**GOOD, "n_step": 2.0}, "n_step: got 2.0, expected a whole number"),
         ({**GOOD, "anneal": 1}, "anneal: got 1, expected true or false"),

@@ -230,10 +230,10 @@ SAMPLER = "buffer.config.sampler.config.sampler.config.sampler.config"
         ({"agent.config": REMEMBERING}, "an agent with a memory learns from sequences"),
         (
             {"buffer": SEQUENCES, "agent.config": REMEMBERING, "n_step": 3},
-            "n_step: got 3, expected nothing: buffer.config takes its place.",
+            "n_step: got 3, but buffer.config takes its place; leave it out.",
         ),
         *[
-            ({name: value}, f"{name}: got {value!r}, expected nothing: buffer.config takes its place.")
+            ({name: value}, f"{name}: got {value!r}, but buffer.config takes its place; leave it out.")
             for name, value in {
                 "capacity": 5,
                 "n_step": 1,
@@ -246,14 +246,14 @@ SAMPLER = "buffer.config.sampler.config.sampler.config.sampler.config"
             }.items()
         ],
         *[
-            ({name: value}, "expected nothing: agent.config.torso takes its place.")
+            ({name: value}, "but agent.config.torso takes its place; leave it out.")
             for name, value in {"hidden_sizes": [4], "activation": "relu", "memory": "gru", "memory_size": 64,
                                 "channels": [4], "kernel_sizes": [5], "strides": [2]}.items()
         ],
-        ({"anneal": True}, "anneal: got True, expected nothing: agent.config.schedule takes its place."),
+        ({"anneal": True}, "anneal: got True, but agent.config.schedule takes its place; leave it out."),
         ({"agent.name": "DQN"}, "agent.name: got 'DQN', expected one of DDQN, DDPG"),
         ({"agent.name": ...}, "agent.name: got None, expected one of DDQN, DDPG"),
-        ({"agent.learning_rate": 1e-3}, "agent.learning_rate: is unknown, expected are: name, config."),
+        ({"agent.learning_rate": 1e-3}, "agent.learning_rate: is unknown; known are: name, config."),
         ({"agent.config": [1]}, "agent.config: got [1], expected keys with values"),
         ({"agent.config.polyac": 1}, "agent.config.polyac: is unknown (got 1)"),
         ({"agent.config.polyak": 2}, "agent.config: DDQN(polyak=2.0)"),
@@ -278,7 +278,7 @@ def test_the_file_is_named_with_a_bad_component(tmp_path):
 
 def test_settings_in_place_of_which_a_component_stands_are_left_alone():
     settings = settings_file.from_values(WHOLE)
-    with pytest.raises(ValueError, match=r"gamma: got 0.5, expected nothing: buffer.config"):
+    with pytest.raises(ValueError, match=r"gamma: got 0.5, but buffer.config takes"):
         build(dataclasses.replace(settings, gamma=0.5))
     with pytest.raises(ValueError, match=r"algorithm: got 'sac', expected ddqn"):
         build(dataclasses.replace(settings, algorithm="sac"))

@@ -34,7 +34,7 @@ def stream(lengths, ends, has_next=True, first=0):
     return arrays if has_next else {name: arrays[name] for name in KEYS[:-1]}
 
 
-def modelled(arrays):
+def modeled(arrays):
     """Return the rows that a state should hold as (obs, terminated, truncated, next_obs), by looking at each row."""
     rows, num_rows = [], len(arrays["rewards"])
     for number in range(num_rows):

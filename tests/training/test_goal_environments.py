@@ -126,8 +126,8 @@ def test_relabelling_with_its_own_goal_changes_nothing(env):
     env = environments.wrap(env)
     transition = random_transitions(env)
     assert transition.terminated.any() or not isinstance(env.env, BitFlip)
-    relabelled = jax.vmap(jax.vmap(env.goal.relabel))(transition, transition.obs["desired_goal"])
-    jax.tree.map(np.testing.assert_array_equal, relabelled, transition)
+    relabeled = jax.vmap(jax.vmap(env.goal.relabel))(transition, transition.obs["desired_goal"])
+    jax.tree.map(np.testing.assert_array_equal, relabeled, transition)
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS, ids=str)
@@ -137,14 +137,14 @@ def test_relabelling_gives_what_the_environment_would_have_given(env):
     transition = random_transitions(env)
     goal = np.roll(np.asarray(transition.next_obs["achieved_goal"]), 1, axis=0)
     goal[::2] = np.asarray(transition.next_obs["achieved_goal"])[::2]
-    relabelled = jax.vmap(jax.vmap(env.goal.relabel))(transition, jnp.asarray(goal))
-    np.testing.assert_array_equal(relabelled.obs["desired_goal"], goal)
-    np.testing.assert_array_equal(relabelled.next_obs["desired_goal"], goal)
+    relabeled = jax.vmap(jax.vmap(env.goal.relabel))(transition, jnp.asarray(goal))
+    np.testing.assert_array_equal(relabeled.obs["desired_goal"], goal)
+    np.testing.assert_array_equal(relabeled.next_obs["desired_goal"], goal)
     for name in ("observation", "achieved_goal"):
-        np.testing.assert_array_equal(relabelled.obs[name], transition.obs[name])
-        np.testing.assert_array_equal(relabelled.next_obs[name], transition.next_obs[name])
-    np.testing.assert_array_equal(relabelled.action, transition.action)
-    np.testing.assert_array_equal(relabelled.truncated, transition.truncated)
+        np.testing.assert_array_equal(relabeled.obs[name], transition.obs[name])
+        np.testing.assert_array_equal(relabeled.next_obs[name], transition.next_obs[name])
+    np.testing.assert_array_equal(relabeled.action, transition.action)
+    np.testing.assert_array_equal(relabeled.truncated, transition.truncated)
 
     def again(obs, action, goal):
         state = env.env.reset_env(jax.random.key(0), env.params)[1]
@@ -152,9 +152,9 @@ def test_relabelling_gives_what_the_environment_would_have_given(env):
         return env.env.step_env(jax.random.key(0), state.replace(goal=goal, **field), action, env.params)
 
     next_obs, _, reward, terminated, _ = jax.vmap(jax.vmap(again))(transition.obs, transition.action, jnp.asarray(goal))
-    jax.tree.map(np.testing.assert_array_equal, relabelled.next_obs, next_obs)
-    np.testing.assert_array_equal(relabelled.reward, reward)
-    np.testing.assert_array_equal(relabelled.terminated, terminated)
+    jax.tree.map(np.testing.assert_array_equal, relabeled.next_obs, next_obs)
+    np.testing.assert_array_equal(relabeled.reward, reward)
+    np.testing.assert_array_equal(relabeled.terminated, terminated)
     assert terminated[::2].all()
     assert not terminated.all()
 

@@ -63,7 +63,7 @@ def test_what_gymnasium_tells_is_stored_and_averaged(key):
     told = np.asarray(jb.host.gather_all(buffer, state.buffer).extras["info"]["number"])
     np.testing.assert_array_equal(told, (np.arange(20)[:, None] % 5 + 1) * np.ones(2))
     np.testing.assert_allclose(metrics["info_number"], [told[8:].mean()], rtol=1e-5)
-    with pytest.raises(ValueError, match="Telling has no info 'speed' in every step; it has: number"):
+    with pytest.raises(ValueError, match="not every step of Telling has the info 'speed'; choose from: number"):
         train_on_host(key, agent, buffer, env.with_info(("speed",)), PLAN)
 
 
@@ -71,5 +71,5 @@ def test_names_on_the_command_line():
     command = command_line.parse(["ddqn", "CartPole-v1", "--info", "discount"])
     assert build(command.settings).env.transition().extras["info"].keys() == {"discount"}
     assert type(command.settings).from_dict(command.settings.to_dict()).info == ("discount",)
-    with pytest.raises(ValueError, match="CartPole-v1 has no info 'speed' in every step; it has: discount"):
+    with pytest.raises(ValueError, match="not every step of CartPole-v1 has the info 'speed'; choose from: discount"):
         build(command_line.parse(["ddqn", "CartPole-v1", "--info", "speed"]).settings)

@@ -141,7 +141,7 @@ def test_plans_that_cannot_be(change, message):
 
 
 def test_offline_learning_needs_data_and_an_off_policy_agent():
-    with pytest.raises(ValueError, match="nothing is stored"):
+    with pytest.raises(ValueError, match="learn from stored rows, but there are none"):
         loop.init(jax.random.key(0), AGENT, ONLINE, ENV, PLAN)
     with pytest.raises(ValueError, match="on-policy"):
         Plan(80, start_steps=0, update_every=40, offline_updates=10).check_buffer(jb.rollout(40))

@@ -131,7 +131,7 @@ def test_what_was_given_stays():
         ("start_steps", 1_000, "`start_steps` must be a multiple of num_envs=16; 992 or 1008 would do"),
         ("test_every", 2_000, "`test_every` must be a multiple of update_every=208; 1872 or 2080 would do"),
         ("total_steps", 50_001, "the nearest total is 50000 or 50016"),
-        ("num_updates", 2**30, "make fewer"),
+        ("num_updates", 2**30, "lower `num_updates`"),
     ]:
         with pytest.raises(ValueError, match=message):
             with_envs(("ddqn", "CartPole-v1"), 16, plan={"num_envs": 16, name: value})
