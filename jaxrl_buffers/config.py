@@ -39,13 +39,29 @@ def register_component(factory: Factory, name: str | None = None) -> Factory:
     Args:
         factory: called with the entries of a `config` as keyword arguments; every parameter is annotated.
         name: by default the factory's own name.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> def half_and_half(length: int) -> jb.ReplayBuffer:
+        ...     return jb.ReplayBuffer(jb.Combined(jb.Uniform(), (jb.LastN(100.0),), (0.5,)), length=length)
+        >>> _ = register_component(half_and_half)
+        >>> from_config({"name": "half_and_half", "config": {"length": 1_000}}).length
+        1000
     """
     _add(COMPONENTS, "component", name or factory.__name__, factory)
     return factory
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Register a function, such as one that relabels goals, under a name."""
+    """Register a function, such as one that relabels goals, under a name.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> register("no_reward", lambda transition, goal: transition._replace(reward=0.0 * transition.reward))
+        >>> view = {"name": "Hindsight", "config": {"achieved": "next_obs", "relabel": "no_reward"}}
+        >>> from_config(view).achieved
+        'next_obs'
+    """
     _add(FUNCTIONS, "function", name, function)
 
 

@@ -58,6 +58,13 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
 
     Raises:
         ValueError: if environments have different numbers of rows, or a final observation is lost.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.uniform(8)
+        >>> state = buffer.add(buffer.init(jnp.int32(0)), jnp.array([[5], [6]]))
+        >>> print(jb.host.gather_all(buffer, state)[:, 0])
+        [5 6]
     """
     sizes = _sizes(state)
     if (sizes != sizes[0]).any():
@@ -77,7 +84,16 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
 
 
 def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
-    """Dequeue as `buffer.dequeue` does, but raise `ValueError` if an environment has too few whole rows."""
+    """Dequeue as `buffer.dequeue` does, but raise `ValueError` if an environment has too few whole rows.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.uniform(8)
+        >>> state = buffer.add(buffer.init(jnp.int32(0)), jnp.array([[5], [6]]))
+        >>> state, rows = jb.host.dequeue(buffer, state, 1)
+        >>> print(rows[:, 0], buffer.size(state))
+        [5] 1
+    """
     held = _sizes(state)
     state, rows, whole = buffer.dequeue(state, num_rows, env_ids)
     held = held if env_ids is None else held[np.asarray(env_ids)]

@@ -100,6 +100,16 @@ def scan_epochs(
 
     Returns:
         The last carry, the last buffer state, and the outputs `[num_epochs * num_batches, ...]`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> buffer = jb.uniform(6)
+        >>> state = buffer.init(jnp.int32(0))
+        >>> state = buffer.add(state, jnp.arange(6)[:, None])
+        >>> step = lambda carry, state, sample: (carry, state, sample.batch[:, 0])
+        >>> _, _, seen = scan_epochs(step, (), buffer, state, jax.random.key(0), batch_size=2)
+        >>> seen.shape, sorted(seen.ravel().tolist())
+        ((3, 2), [0, 1, 2, 3, 4, 5])
     """
     require_integer("scan_epochs", "batch_size", batch_size, 1)
     require_integer("scan_epochs", "num_epochs", num_epochs, 1)
@@ -151,6 +161,14 @@ def scan_minibatches(
 
     Returns:
         The last carry, and the outputs `[num_epochs * num_minibatches, ...]`.
+
+    Example:
+        >>> rows = jnp.arange(8.0).reshape(4, 2)  # of 2 environments
+        >>> batch = RolloutBatch(rows, rows, advantage=rows, return_=rows, mask=rows >= 0, extras=())
+        >>> step = lambda total, part: (total + part.advantage.sum(), part.mask.sum())
+        >>> total, counts = scan_minibatches(step, 0.0, batch, jax.random.key(0), num_epochs=2, num_minibatches=4)
+        >>> print(total, counts)
+        56.0 [2 2 2 2 2 2 2 2]
     """
     flat = flatten_rows(batch)
     num_rows = flat.mask.shape[0]

@@ -37,6 +37,13 @@ class Transition(NamedTuple):
     `terminated` means that the task ended, so targets do not bootstrap. `truncated` means that a time limit ended the
     episode, so targets bootstrap from `next_obs`. `next_obs` is the true successor, never the observation after an
     automatic reset.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> obs = {"camera": jnp.zeros((8, 8, 3), jnp.uint8), "speed": 0.5}
+        >>> step = Transition(obs, action=1, reward=1.0, terminated=False, truncated=True, next_obs=obs)
+        >>> step.reward, step.obs["speed"], step.extras
+        (1.0, 0.5, ())
     """
 
     obs: PyTree  # what the agent saw

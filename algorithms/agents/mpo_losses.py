@@ -61,6 +61,11 @@ def temperature_loss(
         log_prior: `[C]`, logarithms of prior probabilities.
         temperature: `eta`. Gradients reach only this argument.
         constraint: `epsilon`.
+
+    Example:
+        >>> values, log_prior = jnp.array([1.0, 1.0]), jnp.log(jnp.array([0.5, 0.5]))
+        >>> print(f"{temperature_loss(values, log_prior, jnp.float32(2), jnp.float32(0.1)):.2f}")
+        1.20
     """
     chex.assert_rank([values, log_prior, temperature, constraint], [1, 1, 0, 0])
     values, log_prior = jax.lax.stop_gradient((values, log_prior))

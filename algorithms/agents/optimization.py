@@ -26,7 +26,7 @@ import optax
 from flax.core import FrozenDict
 
 from algorithms.agents.optimizers import Optimizer
-from algorithms.types import Groups, LearnerAgent, LearnerState, TargetAgent, TargetState
+from algorithms.types import GroupRule, Groups, LearnerAgent, LearnerState, TargetAgent, TargetState
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree, Scalar
 
@@ -149,6 +149,21 @@ def polyak(target: PyTree, online: PyTree, rate: Scalar, update: jax.Array | boo
     return jax.tree.map(lambda old, new: (1 - weight) * old + weight * new, target, online)
 
 
+def settings_of_adam(rules: Mapping[str, GroupRule]) -> dict[str, list[str]]:
+    """Return the settings of the default optimizers, each with the groups of parameters that use it.
+
+    Example:
+        >>> from algorithms import DDPG
+        >>> settings_of_adam(DDPG.groups)["learning_rate_pi"]
+        ['actor']
+    """
+    users: dict[str, list[str]] = {}
+    for group, rule in rules.items():
+        for setting in (rule.learning_rate, "schedule", *(("max_grad_norm",) if rule.is_clipped else ())):
+            users.setdefault(setting, []).append(group)
+    return users
+
+
 def is_due(num_updates: jax.Array, interval: Scalar) -> jax.Array:
     """Return whether a number of updates is a multiple of `interval`; an interval of 0 counts as 1."""
     return num_updates % jnp.maximum(jnp.asarray(interval, jnp.int32), 1) == 0
@@ -199,10 +214,7 @@ def _step_group(
 
 def _settings(agent: LearnerAgent) -> list[tuple[object, str, list[str]]]:
     """Return every setting of the default optimizers: the agent or add-on that has it, its name, and its groups."""
-    users: dict[str, list[str]] = {}
-    for group, rule in agent.groups.items():
-        for setting in (rule.learning_rate, "schedule", *(("max_grad_norm",) if rule.is_clipped else ())):
-            users.setdefault(setting, []).append(group)
+    users = settings_of_adam(agent.groups)
     users["schedule"] += ["addons"] if agent.addons else []
     of_addons = [(addon, "learning_rate", ["addons"]) for addon in agent.addons if dataclasses.is_dataclass(addon)]
     return [*((agent, setting, groups) for setting, groups in users.items()), *of_addons]

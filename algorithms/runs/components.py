@@ -13,6 +13,8 @@ from typing import Any
 from algorithms.agents.ddpg import DDPG
 from algorithms.agents.ddqn import DDQN
 from algorithms.agents.mpo import MPO
+from algorithms.agents.optimization import settings_of_adam
+from algorithms.agents.optimizers import Optimizer
 from algorithms.agents.ppo import PPO
 from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
@@ -67,8 +69,39 @@ def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> 
     missing = [name for name, value in (options_of(component) | options).items() if value is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{where}.{missing[0]}: is missing, expected a number.")
+    if "optimizer" in options:
+        options["optimizer"] = make_optimizer(f"{where}.optimizer", options["optimizer"])
     with named(where):
         return component(*parts, **others, **options)
+
+
+def make_optimizer(where: str, given: Any) -> Any:
+    """Return the optimizer in `{name, learning_rate, ...}`, or in a dict from groups of parameters to such dicts.
+
+    Example:
+        >>> make_optimizer("agent.optimizer", {"critic": {"name": "adamw", "learning_rate": 3e-4}})["critic"].name
+        'adamw'
+    """
+    given = require_keys(where, given)
+    if "name" not in given:
+        return {group: make_optimizer(f"{where}.{group}", one) for group, one in given.items()}
+    options = check_options(where, given, Optimizer, [field.name for field in dataclasses.fields(Optimizer)])
+    if "learning_rate" not in options:
+        raise ValueError(f"{where}.learning_rate: is missing, expected a number.")
+    with named(where):
+        return Optimizer(**options)
+
+
+def replaced_by_optimizer(component: Any, optimizer: Mapping[str, Any]) -> list[str]:
+    """Return the settings of an agent class that have no effect beside an optimizer, given as to `make_optimizer`.
+
+    Example:
+        >>> replaced_by_optimizer(DDPG, {"actor": {"name": "lion", "learning_rate": 1e-4}})
+        ['learning_rate_pi']
+    """
+    given = component.groups if "name" in optimizer else optimizer
+    users = settings_of_adam(component.groups)
+    return [setting for setting, groups in users.items() if all(group in given for group in groups)]
 
 
 @contextlib.contextmanager
@@ -87,10 +120,15 @@ def complete(where: str, component: Any, given: Any) -> dict[str, Any]:
 
 
 def _checked(where: str, component: Any, given: Any) -> dict[str, Any]:
-    """Return options of the right types; options of older runs may have the names of that time."""
+    """Return options of the right types; options of older runs may have the names of that time.
+
+    An agent may also have an `optimizer`, which stays as it is.
+    """
     given = require_keys(where, {} if given is None else given)
     given = {component.renamed.get(name, name): value for name, value in given.items()}
-    return check_options(where, given, component, options_of(component))
+    has_optimizer = component in ALGORITHMS.values() and given.get("optimizer") is not None
+    own = {"optimizer": given.pop("optimizer")} if has_optimizer else {}
+    return check_options(where, given, component, options_of(component)) | own
 
 
 class SamplerLevel(typing.NamedTuple):

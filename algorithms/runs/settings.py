@@ -66,7 +66,9 @@ class Settings:
         averaging: evaluate the policy with a running average of its parameters, of which each update keeps this
             share; 0 to evaluate with the parameters themselves.
         normalize: scale observations to mean 0 and deviation 1 before networks see them.
-        agent: hyper-parameters of the algorithm, or a whole agent.
+        agent: hyper-parameters of the algorithm, or a whole agent. `{"optimizer": {"name": "adamw", "learning_rate":
+            3e-4}}` replaces Adam by another optimizer of optax. A dict from groups of parameters, such as `critic`,
+            to such dicts does so for these groups only.
         seed: the first seed.
         num_seeds: independent runs side by side, with the seeds that follow the first.
         obs_dtype: dtype in which observations are stored. `none` leaves them as they are. `bool` is for zeros and ones,

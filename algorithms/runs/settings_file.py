@@ -9,6 +9,12 @@
 The keys are those of `Settings`, as in the config.json of a run. Whatever a file leaves out comes from the preset of
 its algorithm and environment.
 
+An agent may have any optimizer of optax, for all of its parameters or for some groups of them. Learning rates and
+clipping that it replaces are then left out of the preset:
+
+    agent: {optimizer: {name: adamw, learning_rate: 3e-4, max_grad_norm: 0.5, options: {weight_decay: 1e-4}}}
+    agent: {optimizer: {critic: {name: lion, learning_rate: 1e-4}}, learning_rate_pi: 1e-3}
+
 Buffer and agent may also be whole components, as `jaxrl_buffers.config` builds them:
 
     environment: BitFlip15-v0
@@ -35,7 +41,7 @@ from typing import Any
 
 from algorithms.runs import old_settings, presets
 from algorithms.runs.build import build
-from algorithms.runs.components import algorithm_of
+from algorithms.runs.components import ALGORITHMS, algorithm_of, replaced_by_optimizer
 from algorithms.runs.files import read_text
 from algorithms.runs.settings import Settings, is_component, merged
 from jaxrl_buffers import _yaml as yaml_text
@@ -88,4 +94,16 @@ def over_preset(values: Any, **names: str | None) -> dict[str, Any]:
         if not isinstance(values.get(name), str):
             problem = f"got {shown(values[name])}" if name in values else "is missing"
             raise ValueError(f"{name}: {problem}, expected a string.")
-    return merged(presets.read(values["algorithm"], values["environment"]), values)
+    preset = presets.read(values["algorithm"], values["environment"])
+    return merged(_beside_optimizer(preset, values.get("agent")), values)
+
+
+def _beside_optimizer(preset: dict[str, Any], agent: Any) -> dict[str, Any]:
+    """Return a preset without the settings that an optimizer of the agent replaces."""
+    component = ALGORITHMS.get(preset["algorithm"])
+    optimizer = agent.get("optimizer") if isinstance(agent, Mapping) else None
+    if component is None or not isinstance(optimizer, Mapping):
+        return preset
+    replaced = replaced_by_optimizer(component, optimizer)
+    own = {name: value for name, value in preset.get("agent", {}).items() if name not in replaced}
+    return preset | {"agent": own} | ({"anneal": False} if "schedule" in replaced else {})

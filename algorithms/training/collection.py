@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -29,9 +30,10 @@ def collect(
     collector: Collector,
     keys_act: jax.Array,
     keys_env: jax.Array,
-    is_random: bool = False,
+    random: bool = False,
+    is_random: bool | None = None,
 ) -> tuple[Collector, Transition, Finished]:
-    """Take `K` steps in each of `N` environments, with uniformly random actions if `is_random`.
+    """Take `K` steps in each of `N` environments, with uniformly random actions if `random`.
 
     Args:
         agent: the algorithm.
@@ -40,17 +42,33 @@ def collect(
         collector: the state of the environments, and the agent's carry.
         keys_act: keys `[K]` for the agent, consumed.
         keys_env: keys `[K, N]` for the environments, consumed.
-        is_random: whether to draw actions uniformly. Carry and extras still come from the agent.
+        random: whether to draw actions uniformly. Carry and extras still come from the agent.
+        is_random: the old name of `random`.
 
     Returns:
         The collector after these steps, the transitions `[K, N, ...]`, and the episodes `[K, N]` that finished.
+
+    Example:
+        >>> from algorithms import DDQN, environments
+        >>> env = environments.make("CartPole-v1")
+        >>> agent, key = DDQN(env.action_space), jax.random.key(0)
+        >>> state = agent.init(key, env.obs, env.action_space.example)
+        >>> collector = Collector(env.reset(key, 2), agent.initial_carry(2))
+        >>> keys = jax.random.split(key, 3), jax.random.split(key, (3, 2))  # of 3 steps in 2 environments
+        >>> collector, chunk, finished = collect(agent, state, env, collector, *keys, random=True)
+        >>> chunk.reward.shape
+        (3, 2)
     """
+    if is_random is not None:
+        message = "`is_random` of collect() is now called `random`; the old name will be removed."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        random = is_random
     num_envs = collector.env.episode_length.shape[0]
     fresh_carry = agent.initial_carry(num_envs)
 
     def step(collector: Collector, keys: tuple[jax.Array, jax.Array]) -> tuple[Collector, tuple[Transition, Finished]]:
         key_act, keys_env = keys
-        key_act, key_random = split(key_act) if is_random else (key_act, None)
+        key_act, key_random = split(key_act) if random else (key_act, None)
         action, carry, extras = agent.act(agent_state, collector.env.obs, collector.carry, key_act)
         if key_random is not None:
             action = env.action_space.sample(key_random, num_envs)

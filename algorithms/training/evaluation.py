@@ -45,6 +45,15 @@ def evaluate(
         deterministic: whether to act without exploration.
         max_steps: the number of steps after which the evaluation stops. Episodes that have not ended by then have the
             length 0 and the return 0. It is required for environments without a time limit.
+
+    Example:
+        >>> from algorithms import SAC, environments
+        >>> env = environments.make("Pendulum-v1")
+        >>> agent = SAC(env.action_space)
+        >>> state = agent.init(jax.random.key(0), env.obs, env.action_space.example)
+        >>> returns, lengths = evaluate(agent, state, env, jax.random.key(1), num_episodes=3)
+        >>> print(lengths)
+        [200 200 200]
     """
     require_integer("evaluate", "num_episodes", num_episodes, 1)
     limit = time_limit(env, max_steps)

@@ -193,7 +193,7 @@ def _warm_up(
 
     def step(state: TrainState, inputs: tuple[jax.Array, ...]) -> tuple[TrainState, None]:
         number, *keys = inputs
-        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, is_random=is_random)
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, random=is_random)
         state = state._replace(collector=collector)
         return train_state.store(state, chunk, (number + 1) * plan.num_envs, agent, buffer, plan), None
 

@@ -42,14 +42,27 @@ class Cover(NamedTuple):
 
 
 def reduce(tree: SegmentTree, start: jax.Array | int | None = None, stop: jax.Array | int | None = None) -> Summary:
-    """Summarize the leaves `start..stop-1`; by default all."""
+    """Summarize the leaves `start..stop-1`; by default all.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> print(reduce(jb.segment_tree.from_leaves(jnp.array([1.0, 5.0, 2.0, 1.0])), 1, 3).total)
+        7.0
+    """
     if start is None and stop is None:
         return root(tree)
     return summarize(jnp.moveaxis(_cover_one(tree, start, stop).stats[0], 0, 1).reshape(3, -1))
 
 
 def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | int, thresholds: jax.Array) -> jax.Array:
-    """Do what `find` does, but only among the leaves `start..stop-1`. The prefix sums begin at `start`."""
+    """Do what `find` does, but only among the leaves `start..stop-1`. The prefix sums begin at `start`.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> tree = jb.segment_tree.from_leaves(jnp.array([1.0, 5.0, 2.0, 1.0]))
+        >>> print(find_between(tree, 1, 3, jnp.array([4.5, 5.5])))
+        [1 2]
+    """
     nodes = jax.tree.map(lambda part: part[0], _cover_one(tree, start, stop))
     group_masses = jnp.sum(nodes.stats[:, 0], axis=-1)
     shape = (thresholds.shape[0], group_masses.shape[0])

@@ -86,7 +86,12 @@ def init(capacity: int, fan_out: int = FAN_OUT) -> SegmentTree:
 
 @functools.partial(jax.jit, static_argnames="fan_out")
 def from_leaves(leaves: jax.Array, fan_out: int = FAN_OUT) -> SegmentTree:
-    """Return the tree of the given leaves `[N]`, in `O(N)`."""
+    """Return the tree of the given leaves `[N]`, in `O(N)`.
+
+    Example:
+        >>> print(root(from_leaves(jnp.array([1.0, 0.0, 3.0]))).total)
+        4.0
+    """
     tree = init(leaves.shape[0], fan_out)
     tree = tree.replace(leaves=tree.leaves.at[: tree.capacity].set(leaves.astype(jnp.float32)))
     return recompute_parents(tree, jnp.arange(rows_by_level(tree)[0], dtype=jnp.uint32))
@@ -116,6 +121,11 @@ def write(
         values: `float32[B]`.
         where: `bool[B]`, or one bool for all.
         unique: True promises that no index occurs twice, which saves the search for duplicates.
+
+    Example:
+        >>> tree = write(init(4), jnp.array([2, 2, 9]), jnp.array([1.0, 5.0, 7.0]))
+        >>> print(read(tree, jnp.arange(4)))
+        [0. 0. 5. 0.]
     """
     if indices.size == 0:
         return tree
@@ -133,7 +143,7 @@ def write(
 
 
 def root(tree: SegmentTree) -> Summary:
-    """Summarize all leaves."""
+    """Return the sum, the least positive and the largest of all leaves."""
     summary = summarize(row_stats(tree, num_levels(tree) - 1, jnp.int32(0)))
     if not tree.is_wide:
         return summary

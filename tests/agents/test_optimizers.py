@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import chex
 import jax
@@ -11,18 +12,33 @@ import numpy as np
 import optax
 import pytest
 import yaml
-from support.agents import AGENTS, OBS, sample
+from support.agents import AGENTS, BOX, OBS, sample
 from support.scripts import load_script
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, Discrete, LinearDecay, OptaxSchedule, Optimizer, RewardPrediction
+from algorithms import (
+    DDQN,
+    TD3,
+    Averaged,
+    Discrete,
+    LinearDecay,
+    Normalized,
+    OptaxSchedule,
+    Optimizer,
+    RewardPrediction,
+)
 from algorithms.agents import optimization
 from algorithms.agents.optimizers import OPTIMIZERS, SCHEDULES
-from algorithms.runs import settings_file
-from algorithms.runs.build import build
+from algorithms.runs import presets, settings_file
+from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings
 
 DECAY = OptaxSchedule("cosine_decay_schedule", {"init_value": 1.0, "decay_steps": 10})
+DECAY_IN_FILE = {
+    "name": "OptaxSchedule",
+    "config": {"name": "cosine_decay_schedule", "options": {"init_value": 1.0, "decay_steps": 10}},
+}
 CHOICES = {
     "adamw": (Optimizer("adamw", 1e-3, options={"weight_decay": 0.1}), optax.adamw(1e-3, weight_decay=0.1)),
     "lion": (Optimizer("lion", 1e-3, DECAY), optax.lion(optax.cosine_decay_schedule(1e-3, 10))),
@@ -177,8 +193,7 @@ def test_what_is_refused(make, message):
 
 def in_file(algorithm: str) -> dict:
     """Return settings in which the agent has optimizers of its own, with a schedule and clipping."""
-    cosine = {"name": "cosine_decay_schedule", "options": {"init_value": 1.0, "decay_steps": 10}}
-    actor = {"name": "lion", "learning_rate": 1e-3, "schedule": {"name": "OptaxSchedule", "config": cosine}}
+    actor = {"name": "lion", "learning_rate": 1e-3, "schedule": DECAY_IN_FILE}
     critic = {"name": "adamw", "learning_rate": 3e-4, "max_grad_norm": 0.5, "options": {"weight_decay": 1e-4}}
     groups = {"critic": {"name": "Optimizer", "config": critic}}
     if algorithm != "ddqn":
@@ -201,6 +216,48 @@ def test_optimizers_in_a_file(algorithm, tmp_path):
     expected = {"critic": critic} | ({} if algorithm == "ddqn" else {"actor": Optimizer("lion", 1e-3, DECAY)})
     assert dict(agent.optimizer) == expected
     assert jb.from_config(jb.to_config(agent)) == agent
+
+
+LION = {"name": "lion", "learning_rate": 1e-3, "options": {"weight_decay": 0.1}}
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_an_optimizer_alone_replaces_settings_of_the_preset(name):
+    values = {"algorithm": name[0], "environment": name[1], "agent": {"optimizer": LION}}
+    settings = complete(settings_file.from_values(values))
+    agent = build(settings).agent
+    while isinstance(agent, Averaged | Normalized):
+        agent = agent.agent
+    assert agent.optimizer == Optimizer("lion", 1e-3, options={"weight_decay": 0.1})
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    tuned = {name: value for name, value in presets.preset(*name).agent.items() if "learning_rate" not in name}
+    assert {**tuned, "max_grad_norm": 0} == {**{name: settings.agent[name] for name in tuned}, "max_grad_norm": 0}
+
+
+def test_an_optimizer_of_one_group_leaves_the_others_alone():
+    agent = {"optimizer": {"actor": {**LION, "schedule": DECAY_IN_FILE}}, "learning_rate_q": 2e-3}
+    settings = settings_file.from_values({"algorithm": "td3", "environment": "Pendulum-v1", "agent": agent})
+    built = build(settings).agent
+    assert dict(built.optimizer) == {"actor": Optimizer("lion", 1e-3, DECAY, options={"weight_decay": 0.1})}
+    assert (built.learning_rate_q, built.max_grad_norm) == (2e-3, 10.0)
+    assert built.learning_rate_pi == TD3(BOX).learning_rate_pi
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ({"optimizer": "adamw"}, "agent.optimizer: got 'adamw', expected keys with values"),
+        ({"optimizer": {"name": "adamx", "learning_rate": 1}}, "agent.optimizer: Optimizer"),
+        ({"optimizer": {"name": "adamw"}}, "agent.optimizer.learning_rate: is missing, expected a number"),
+        ({"optimizer": {"name": "adamw", "rate": 1}}, r"agent.optimizer.rate: is unknown \(got 1\); known are: name"),
+        ({"optimizer": {"actor": LION}}, "agent: DDQN.* 'actor' is not a group of parameters"),
+        ({"optimizer": {"critic": 3}}, "agent.optimizer.critic: got 3, expected keys with values"),
+        ({"optimizer": LION, "learning_rate": 1.0}, "agent: DDQN.* `learning_rate` has no effect"),
+    ],
+)
+def test_bad_optimizers_in_a_file(agent, message):
+    with pytest.raises(ValueError, match=message):
+        build(settings_file.from_values({"algorithm": "ddqn", "environment": "CartPole-v1", "agent": agent}))
 
 
 @pytest.mark.usefixtures("compiled_once")

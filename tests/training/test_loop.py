@@ -191,11 +191,19 @@ def test_a_buffer_is_told_the_progress_and_the_returns():
     np.testing.assert_allclose(after["observed"], [jnp.nan, expected], rtol=1e-6)
 
 
+def test_old_names_of_arguments_still_work():
+    state, (key_act, key_env) = begun(), jax.random.split(jax.random.key(5))
+    parts = AGENT, state.agent, ENV, state.collector, key_act[None], jax.random.split(key_env, (1, 2))
+    with pytest.warns(DeprecationWarning, match="`is_random` of collect\\(\\) is now called `random`"):
+        old = jax.make_jaxpr(lambda: loop.collect(*parts, is_random=True))()
+    assert str(old) == str(jax.make_jaxpr(lambda: loop.collect(*parts, random=True))())
+
+
 def test_keys_are_never_reused():
     """The parts one by one: JAX takes slices of one array of keys, as the loop makes them, for the same key."""
     state, (key_act, key_env, key_sample, key_gradients) = begun(), jax.random.split(jax.random.key(5), 4)
     with jax.debug_key_reuse(True):  # checks while tracing
-        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, is_random=True)).trace(
+        jax.jit(lambda *keys: loop.collect(AGENT, state.agent, ENV, state.collector, *keys, random=True)).trace(
             jax.random.split(key_act, 2), jax.random.split(key_env, (2, 2))
         )
         jax.jit(lambda *keys: off_policy.train_step(AGENT, BUFFER, state.agent, state.buffer, *keys, 8)).trace(
