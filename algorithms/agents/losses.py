@@ -1,10 +1,11 @@
 """The mathematics of the algorithms, for one unbatched sample; callers `vmap`.
 
-Two things hold for all functions here:
+Three things hold for all functions here:
 
 * `discount` is `gamma**k`, where `k` is the number of steps in the target. It is 0 if the task ended within these
   steps. So no function needs to know where episodes end.
 * No gradient passes through targets.
+* Ranks and types of arguments are checked when a program is traced, so that nothing broadcasts by mistake.
 
 Shapes: `A` is the number of discrete actions, or of components of a continuous action. `C` is the number of critics.
 Arguments without a shape are scalars.
@@ -30,6 +31,7 @@ def td_target(reward: jax.Array, discount: jax.Array, next_value: jax.Array) -> 
         3.0
     """
     chex.assert_rank([reward, discount, next_value], 0)
+    chex.assert_type([reward, discount, next_value], float)
     return jax.lax.stop_gradient(reward + discount * next_value)
 
 
@@ -48,6 +50,7 @@ def double_q_value(q_online: jax.Array, q_target: jax.Array) -> jax.Array:
         10.0
     """
     chex.assert_rank([q_online, q_target], 1)
+    chex.assert_type([q_online, q_target], float)
     return q_target[jnp.argmax(q_online)]
 
 
@@ -67,6 +70,7 @@ def smoothed_action(action: jax.Array, noise: jax.Array, limit: jax.Array) -> ja
         [-0.5  1. ]
     """
     chex.assert_rank([action, noise, limit], [1, 1, 0])
+    chex.assert_type([action, noise, limit], float)
     chex.assert_equal_shape([action, noise])
     return jnp.clip(action + jnp.clip(noise, -limit, limit), -1, 1)
 
@@ -86,6 +90,7 @@ def exact_expectations(q_values: jax.Array, log_probs: jax.Array) -> tuple[jax.A
         1.5 0.6931472
     """
     chex.assert_rank([q_values, log_probs], [2, 1])
+    chex.assert_type([q_values, log_probs], float)
     probs = jnp.exp(log_probs)
     return jnp.sum(probs * jnp.min(q_values, axis=0)), jnp.sum(probs * log_probs)
 
@@ -105,6 +110,7 @@ def soft_value(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) -> jax.A
         2.0
     """
     chex.assert_rank([value, log_prob, alpha], 0)
+    chex.assert_type([value, log_prob, alpha], float)
     return value - alpha * log_prob
 
 
@@ -124,6 +130,7 @@ def soft_policy_loss(value: jax.Array, log_prob: jax.Array, alpha: jax.Array) ->
         -2.0
     """
     chex.assert_rank([value, log_prob, alpha], 0)
+    chex.assert_type([value, log_prob, alpha], float)
     return jax.lax.stop_gradient(alpha) * log_prob - value
 
 
@@ -143,6 +150,7 @@ def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, target_entropy: 
         -3.0
     """
     chex.assert_rank([log_alpha, log_prob, target_entropy], 0)
+    chex.assert_type([log_alpha, log_prob, target_entropy], float)
     return -log_alpha * jax.lax.stop_gradient(log_prob + target_entropy)
 
 
@@ -166,6 +174,7 @@ def clipped_surrogate_loss(
         -1.25
     """
     chex.assert_rank([log_prob, old_log_prob, advantage, clip_range], 0)
+    chex.assert_type([log_prob, old_log_prob, advantage, clip_range], float)
     old_log_prob, advantage = jax.lax.stop_gradient((old_log_prob, advantage))
     ratio = jnp.exp(log_prob - old_log_prob)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_range, 1 + clip_range) * advantage)

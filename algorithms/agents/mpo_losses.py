@@ -45,6 +45,7 @@ def improved_policy(values: jax.Array, log_prior: jax.Array, temperature: jax.Ar
         0.75 0.25
     """
     chex.assert_rank([values, log_prior, temperature], [1, 1, 0])
+    chex.assert_type([values, log_prior, temperature], float)
     return jax.lax.stop_gradient(jax.nn.softmax(values / temperature + log_prior))
 
 
@@ -68,6 +69,7 @@ def temperature_loss(
         1.20
     """
     chex.assert_rank([values, log_prior, temperature, constraint], [1, 1, 0, 0])
+    chex.assert_type([values, log_prior, temperature, constraint], float)
     values, log_prior = jax.lax.stop_gradient((values, log_prior))
     return temperature * (constraint + jax.nn.logsumexp(values / temperature + log_prior))
 
