@@ -79,8 +79,8 @@ def refused(capsys, tmp_path, monkeypatch):
         ("--out", "loop/run", "cannot be written"),
         ("--config", "/", "Is a directory"),
         ("--config", "-", "No such file"),
-        ("--config", "/dev/zero", "is no file"),
-        ("--config", "pipe", "is no file"),
+        ("--config", "/dev/zero", "is not a file"),
+        ("--config", "pipe", "is not a file"),
         ("--config", "loop", "symbolic links"),
     ],
 )
