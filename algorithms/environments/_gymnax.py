@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Generator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 DRAWING = ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "seaborn")  # a parent comes before its children
 
@@ -48,4 +48,14 @@ with deferred(*DRAWING):
     import gymnax
     from gymnax.environments import environment, spaces
 
-__all__ = ["environment", "gymnax", "spaces"]
+if TYPE_CHECKING:
+
+    class Environment:
+        """gymnax's base class of environments. gymnax has no annotations, so type checkers would not know it."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    Environment = environment.Environment
+
+__all__ = ["Environment", "environment", "gymnax", "spaces"]

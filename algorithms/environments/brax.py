@@ -56,6 +56,10 @@ class FromBrax:
         episode_length: the time limit, in steps.
     """
 
+    env: Any
+    name: str
+    default_params: BraxParams
+
     def __init__(self, env: Any, name: str, episode_length: int = 1_000):
         require_integer("FromBrax", "episode_length", episode_length, 1)
         self.env, self.name = env, name

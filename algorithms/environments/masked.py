@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms.environments._gymnax import environment, gymnax, spaces
+from algorithms.environments._gymnax import Environment, gymnax, spaces
 from jaxrl_buffers.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked(environment.Environment[Any, Any]):
+class Masked(Environment):
     """An environment that shows only some components of the observations of another environment.
 
     Args:

@@ -43,6 +43,9 @@ class Stepper:
         obs: the current observations `[N, ...]`, for which an agent chooses the next actions.
     """
 
+    obs: PyTree
+    num_envs: int
+
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
         self.num_envs, self._name, self._info_names = vector.num_envs, name, info_names
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space

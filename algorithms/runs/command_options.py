@@ -19,7 +19,7 @@ from algorithms.training.plan import Plan
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.rollouts import Rollout
 
-WORDS = {int: "a whole number", float: "a number", str: "a word", Path: "a path"}
+WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a word", Path: "a path"}
 OF_RUN = {
     "config": "A YAML file with settings, in the form of a run's config.json. What it leaves out comes from the preset "
     "of the pair; options on the command line win over it. Buffer and agent may be whole components there, "
@@ -53,7 +53,7 @@ OF_RUN = {
     "cores": "How many seeds run at a time on a CPU; all cores that the process may use unless given. The results are "
     "the same.",
 }
-KINDS = {
+KINDS: dict[str, type] = {
     "sweep": str,
     **{"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int, "log": str},
     **{"max_time": float, "stop_at_return": float, "cores": int},

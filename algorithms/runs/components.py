@@ -25,7 +25,7 @@ from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import Sampler
 
 ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC, "mpo": MPO, "ppo": PPO}
-ACTION_SPACES = {
+ACTION_SPACES: dict[str, tuple[type, ...]] = {
     "ddqn": (Discrete,),
     "ddpg": (Box,),
     "td3": (Box,),

@@ -18,7 +18,7 @@ from jaxrl_buffers import Mixture, MixtureState, datasets
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers._checks import shown
 
-KEYS = {"path": str, "rows": int, "hash": str}
+KEYS: dict[str, type] = {"path": str, "rows": int, "hash": str}
 
 
 def checked(value: Any) -> dict[str, Any]:

@@ -48,6 +48,10 @@ class Policy:
         ((), (3,))
     """
 
+    agent: Agent
+    state: PyTree
+    env: Described
+
     def __init__(self, agent: Agent, state: PyTree, env: Described):
         self.agent, self.state, self.env = agent, state, env
         self._parameters = jax.tree.map(jnp.asarray, (agent, state))  # moved to the device once, not in every call

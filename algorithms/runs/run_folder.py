@@ -49,7 +49,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     def create(
         self,

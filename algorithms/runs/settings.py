@@ -22,7 +22,10 @@ OF_BUFFER = (
 )
 SIZES = ("hidden_sizes", "channels", "kernel_sizes", "strides")
 # Likewise, settings that describe a part of an agent.
-OF_AGENT = {"torso": (*SIZES, "activation", "memory", "memory_size"), "schedule": ("anneal",)}
+OF_AGENT: dict[str, tuple[str, ...]] = {
+    "torso": (*SIZES, "activation", "memory", "memory_size"),
+    "schedule": ("anneal",),
+}
 
 
 @dataclasses.dataclass(frozen=True)

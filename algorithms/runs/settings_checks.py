@@ -13,7 +13,7 @@ from algorithms.training.plan import Plan
 from jaxrl_buffers._checks import require_choice, require_flag, require_integer, require_number, shown
 from jaxrl_buffers.views.hindsight import STRATEGIES
 
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "hindsight": ("none", *STRATEGIES),
     "memory": ("none", *memories.KINDS),
     "obs_dtype": ("none", *environments.OBS_DTYPES),

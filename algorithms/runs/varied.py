@@ -27,14 +27,16 @@ class Varied:
     """
 
     def __init__(self, components: Sequence[Any]):
-        self.first = components[0]
+        self.first: Any = components[0]
         flat = [jax.tree.flatten(component) for component in components]
         self._leaves, self._structure = flat[0]
         if any(structure != self._structure for _, structure in flat):
             raise ValueError("the components differ in more than hyper-parameters; run them one by one.")
         of_leaves = list(zip(*(leaves for leaves, _ in flat), strict=True))
         self._places = [place for place, leaves in enumerate(of_leaves) if any(map(_differs, leaves, leaves[1:]))]
-        self.values = [np.stack([np.asarray(leaf) for leaf in of_leaves[place]]) for place in self._places]
+        self.values: list[np.ndarray] = [
+            np.stack([np.asarray(leaf) for leaf in of_leaves[place]]) for place in self._places
+        ]
 
     def at(self, values: Sequence[Any]) -> Any:
         """Return the component with these values for the leaves in which the components differ."""

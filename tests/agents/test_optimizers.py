@@ -25,6 +25,7 @@ from algorithms import (
     Normalized,
     OptaxSchedule,
     Optimizer,
+    Recurrent,
     RewardPrediction,
 )
 from algorithms.agents import optimization
@@ -226,7 +227,7 @@ def test_an_optimizer_alone_replaces_settings_of_the_preset(name):
     values = {"algorithm": name[0], "environment": name[1], "agent": {"optimizer": LION}}
     settings = complete(settings_file.from_values(values))
     agent = build(settings).agent
-    while isinstance(agent, Averaged | Normalized):
+    while isinstance(agent, Averaged | Normalized | Recurrent):
         agent = agent.agent
     assert agent.optimizer == Optimizer("lion", 1e-3, options={"weight_decay": 0.1})
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings

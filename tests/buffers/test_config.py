@@ -134,7 +134,7 @@ def test_mixtures_functions_and_arrays_go_there_and_back():
     assert jb.from_config(annealed) == jb.Prioritized(beta=0.5, alpha=0.25)
     with pytest.raises(ValueError, match=r"function.*register\(\) it first"):
         jb.to_config(Goal(lambda value: value))
-    with pytest.raises(ValueError, match=r"no registered component; see register_component\(\)"):
+    with pytest.raises(ValueError, match=r"not a registered component; see register_component\(\)"):
         jb.to_config(3)
 
 

@@ -8,13 +8,13 @@ https://arxiv.org/abs/1707.01495
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algorithms.environments._gymnax import environment, spaces
+from algorithms.environments._gymnax import Environment, environment, spaces
 from algorithms.environments.goals.goal import Goal, reward, with_goal
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Transition
@@ -42,7 +42,7 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 
 @dataclasses.dataclass(frozen=True)
-class BitFlip(environment.Environment[Any, Any]):
+class BitFlip(Environment):
     """`n` bits, `n` actions, and at most `n` steps to reach a goal that is drawn uniformly.
 
     Action `i` flips bit `i`. The reward is -1, or 0 for the step that reaches the goal.
@@ -59,7 +59,7 @@ class BitFlip(environment.Environment[Any, Any]):
 
     num_bits: int = 8
 
-    goal = Goal("next_obs.achieved_goal", relabel)
+    goal: ClassVar[Goal] = Goal("next_obs.achieved_goal", relabel)
 
     def __post_init__(self) -> None:
         require_integer("BitFlip", "num_bits", self.num_bits, 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algorithms.environments._gymnax import environment, spaces
+from algorithms.environments._gymnax import Environment, environment, spaces
 from algorithms.environments.goals.goal import Goal, reward, with_goal
 from jaxrl_buffers.types import Transition
 
@@ -37,7 +37,7 @@ def relabel(transition: Transition, goal: jax.Array) -> Transition:
 
 
 @dataclasses.dataclass(frozen=True)
-class PointReach(environment.Environment[Any, Any]):
+class PointReach(Environment):
     """A point has at most 50 steps to reach a goal. Start and goal are drawn uniformly from the square.
 
     The reward is -1, or 0 for the step that reaches the goal. An action is a velocity. The region around the goal is
@@ -49,7 +49,7 @@ class PointReach(environment.Environment[Any, Any]):
         Box(low=(-1.0, -1.0), high=(1.0, 1.0))
     """
 
-    goal = Goal("next_obs.achieved_goal", relabel)
+    goal: ClassVar[Goal] = Goal("next_obs.achieved_goal", relabel)
 
     @property
     def default_params(self) -> environment.EnvParams:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +32,12 @@ class Frame:
         up: smallest and largest value of the vertical axis.
     """
 
-    left, right, top, bottom = 52, 18, 26, 44  # margins, with room for the labels
+    left: ClassVar[int] = 52  # margins, with room for the labels
+    right: ClassVar[int] = 18
+    top: ClassVar[int] = 26
+    bottom: ClassVar[int] = 44
+    width: int
+    height: int
 
     def __init__(self, width: int, height: int, axis: str, across: tuple[float, float], up: tuple[float, float]):
         self.axis = axis

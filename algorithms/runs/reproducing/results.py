@@ -134,7 +134,7 @@ class Results:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
 
     def path(self, row: Row) -> Path:
         """Return the file of a row's result."""
