@@ -11,15 +11,24 @@ import xxhash
 
 import jaxrl_buffers
 from jaxrl_buffers import _orbax_arrays as orbax_arrays
+from jaxrl_buffers import _saved_arrays as saved_arrays
+from jaxrl_buffers import _saved_records as records
 
 FORMAT_VERSION = 2
+SPREAD_FORMAT_VERSION = 3  # the same, but some arrays are in several pieces or in several files
 MANIFEST = "manifest.json"
 _KEYS = {"format_version": int, "library_version": str, "metadata": dict, "files": dict, "leaves": dict}
 _ARRAY_KEYS = {"offset": int, "dtype": str, "shape": list, "hash": str}
+_SPREAD_KEYS = {"dtype": str, "shape": list, "pieces": list}
+_PIECE_KEYS = {"file": str, "offset": int, "start": list, "shape": list, "hash": str}
 
 
 class Damaged(FileNotFoundError):
     """A step cannot be read; perhaps an older one can."""
+
+
+class MissingPart(ValueError):
+    """The file of one of several processes is not there. Perhaps its disk is; so no older step is taken instead."""
 
 
 def text(files: Mapping[str, int], leaves: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
@@ -30,9 +39,10 @@ def text(files: Mapping[str, int], leaves: Mapping[str, Any], metadata: Mapping[
         leaves: a record of each leaf.
         metadata: anything that JSON can express.
     """
+    is_plain = all(map(records.is_plain, leaves.values()))
     return sealed(
         {
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if is_plain else SPREAD_FORMAT_VERSION,
             "library_version": jaxrl_buffers.__version__,
             "metadata": metadata,
             "files": files,
@@ -56,15 +66,16 @@ def read(step: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(step, f"{MANIFEST} cannot be read: {error!r}") from error
     # Only format 1 has no hash. If there is a hash, check it first: an unknown version may come from a flipped bit.
-    if version == FORMAT_VERSION or "hash" in manifest:
+    if version in (FORMAT_VERSION, SPREAD_FORMAT_VERSION) or "hash" in manifest:
         rest = {name: value for name, value in manifest.items() if name != "hash"}
         if sealed(rest) != text:
             raise damaged(step, f"{MANIFEST} is not what was written: its hash differs")
-    if version not in (FORMAT_VERSION, orbax_arrays.FORMAT_VERSION):
+    known = (orbax_arrays.FORMAT_VERSION, FORMAT_VERSION, SPREAD_FORMAT_VERSION)
+    if version not in known:
         raise ValueError(
             f"the checkpoint {step} is of format version {version}, but this library (version "
-            f"{jaxrl_buffers.__version__}) reads {FORMAT_VERSION} and {orbax_arrays.FORMAT_VERSION}; use the version "
-            f"that saved it, {manifest.get('library_version', 'unknown')}."
+            f"{jaxrl_buffers.__version__}) reads {known[0]} to {known[-1]}; use the version that saved it, "
+            f"{manifest.get('library_version', 'unknown')}."
         )
     _check(step, manifest)
     return manifest
@@ -78,16 +89,29 @@ def _check(step: Path, manifest: dict[str, Any]) -> None:
     for name, record in manifest["leaves"].items():
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             raise damaged(step, f"{MANIFEST} has {record!r} for leaf {name}")
-        place = record.get("array", {})
-        expected = _ARRAY_KEYS if "array" in record and manifest["format_version"] == FORMAT_VERSION else {}
-        for key, kind in expected.items():
-            if not isinstance(place, dict) or not isinstance(place.get(key), kind):
-                raise damaged(step, f"{MANIFEST} has {place!r} for the array of leaf {name}")
+        if "array" in record and manifest["format_version"] != orbax_arrays.FORMAT_VERSION:
+            _check_array(step, name, record["array"])
     sizes = _sizes(step)
     for name in sizes | manifest["files"]:
+        if name not in sizes and name.startswith(saved_arrays.PREFIX) and name != saved_arrays.ARRAYS:
+            raise MissingPart(
+                f"the checkpoint {step} lacks {name}, which another process of the run has written; put it back, or "
+                f"remove {step.name} to go back to the step that was saved before it."
+            )
         if sizes.get(name) != manifest["files"].get(name):
             expected = manifest["files"].get(name, "none")
             raise damaged(step, f"{name} has {sizes.get(name, 'no')} bytes instead of {expected}")
+
+
+def _check_array(step: Path, name: str, array: Any) -> None:
+    """Raise an error if keys of the record of an array, or of its pieces, are missing."""
+    is_spread = isinstance(array, dict) and "pieces" in array
+    parts = [(array, _SPREAD_KEYS if is_spread else _ARRAY_KEYS)]
+    parts += [(piece, _PIECE_KEYS) for piece in array["pieces"]] if is_spread else []
+    for part, keys in parts:
+        for key, kind in keys.items():
+            if not isinstance(part, dict) or not isinstance(part.get(key), kind):
+                raise damaged(step, f"{MANIFEST} has {part!r} for the array of leaf {name}")
 
 
 def _sizes(step: Path) -> dict[str, int]:

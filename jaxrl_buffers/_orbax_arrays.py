@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_buffers._saved_arrays import Damage
+from jaxrl_buffers._saved_arrays import Damage, Region
 
 FORMAT_VERSION = 1
 
@@ -37,14 +36,13 @@ class OrbaxArrays:
         except (OSError, ValueError, KeyError) as error:
             raise Damage(str(error)) from error
 
-    def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record describes. Each record can be read once."""
-        return self._arrays.pop(record)
+    def read(self, record: Any, shape: tuple[int, ...], regions: Sequence[Region]) -> list[Any]:
+        """Return regions of the array that a record describes. Each record can be read once."""
+        whole = self._arrays.pop(record).reshape(shape)
+        return [_cut(whole, region) for region in regions]
 
-    def to_device(self, record: Any) -> jax.Array:
-        """Return the array that a record describes on the default device, in its own memory."""
-        return jnp.array(self.to_numpy(record))
 
-    def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Split that array along its first axis; return the parts, each in its own memory."""
-        return [jnp.array(part) for part in self.to_numpy(record)]
+def _cut(whole: np.ndarray, region: Region) -> Any:
+    place = [slice(at, at + size) for at, size in zip(region.start, region.shape, strict=True)]
+    part = whole[(*place, ...)]
+    return part if region.as_numpy else jnp.array(part, device=region.device)

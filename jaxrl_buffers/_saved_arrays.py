@@ -1,4 +1,8 @@
-"""A file of arrays: raw arrays one after the other, each with a hash.
+"""Files of arrays: raw arrays, or pieces of them, one after the other, each with a hash.
+
+The record of an array says where it is: `{"dtype", "shape", "offset", "hash"}` if it is in one piece, and `{"dtype",
+"shape", "pieces"}` if it was spread over devices. A piece has a file, an offset, a hash, a shape, and the place in the
+whole array at which it starts.
 
 Large arrays are written and read in blocks, so little more memory is needed than for the arrays themselves.
 """
@@ -7,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +22,8 @@ import xxhash
 
 from jaxrl_buffers._durable import NewFile
 
+PREFIX = "arrays"
+ARRAYS = f"{PREFIX}.bin"  # the file of a single process, or of the first one
 BLOCK_BYTES = 2**22  # how much of an array is written or read at once
 
 
@@ -24,73 +31,99 @@ class Damage(Exception):
     """What was read is not what was written."""
 
 
+class Region(NamedTuple):
+    """A part of an array that is to be read."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    as_numpy: bool = False
+    device: jax.Device | None = None  # on which it is to lie; None for the default one
+
+
 class Arrays(Protocol):
     """A source of arrays: one of the file formats."""
 
-    def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record describes."""
+    def read(self, record: Any, shape: tuple[int, ...], regions: Sequence[Region]) -> list[Any]:
+        """Return regions of the array that a record describes, each in its own memory.
+
+        Args:
+            record: of the array.
+            shape: of the whole array, in which the regions are given.
+            regions: the parts to read.
+        """
         ...
 
-    def to_device(self, record: Any) -> jax.Array:
-        """Return the array that a record describes on the default device, in its own memory."""
-        ...
 
-    def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Split that array along its first axis; return the parts, each in its own memory."""
-        ...
+class Piece(NamedTuple):
+    """A part of an array that is stored in one go."""
+
+    file: str
+    offset: int
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    hash: str
+
+
+class ArrayFiles:
+    """Reads what `write_array` has written, and checks the hashes.
+
+    Args:
+        folder: that holds the files. They may be renamed or removed once they are open.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._files: dict[str, ArrayFile] = {}
+
+    def read(self, record: Any, shape: tuple[int, ...], regions: Sequence[Region]) -> list[Any]:
+        """Return regions of the array that a record describes. Only pieces that hold something of them are read."""
+        dtype = jnp.dtype(record["dtype"])  # knows bfloat16 too, unlike np.dtype
+        targets = [_Target(region, dtype) for region in regions]
+        for piece in _pieces(record, shape):
+            if any(target.overlaps(piece.start, piece.shape) for target in targets):
+                self._file(piece.file).read(piece, dtype, targets)
+        return [target.value() for target in targets]
+
+    def _file(self, name: str) -> ArrayFile:
+        if name not in self._files:
+            self._files[name] = ArrayFile((self._folder / name).open("rb", buffering=0))
+        return self._files[name]
+
+    def __enter__(self) -> ArrayFiles:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._files.values():
+            file.close()
 
 
 class ArrayFile:
-    """Reads arrays that `write_array` has written, and checks their hashes.
+    """One file of arrays.
 
     Args:
-        file: a file open for reading. It may be renamed or removed in the meantime.
+        file: open for reading.
     """
 
     def __init__(self, file: BinaryIO):
         self._file = file
 
-    def to_numpy(self, record: Any) -> np.ndarray:
-        """Return the array that a record describes."""
-        array = np.empty(record["shape"], _dtype(record))
-        self._file.seek(record["offset"])
-        self._fill(array)
-        _check_hash(record, xxhash.xxh3_64(_bytes(array)))
-        return array
-
-    def to_device(self, record: Any) -> jax.Array:
-        """Return the array that a record describes on the default device, in its own memory."""
-        self._file.seek(record["offset"])
+    def read(self, piece: Piece, dtype: np.dtype[Any], targets: Sequence[_Target]) -> None:
+        """Read a piece, block by block, into all targets that it overlaps with."""
+        self._file.seek(piece.offset)
         digest = xxhash.xxh3_64()
-        array = self._next_to_device(tuple(record["shape"]), _dtype(record), digest)
-        _check_hash(record, digest)
-        return array
-
-    def to_device_apart(self, record: Any) -> list[jax.Array]:
-        """Split that array along its first axis; return the parts, each in its own memory."""
-        self._file.seek(record["offset"])
-        digest = xxhash.xxh3_64()
-        num_parts, *shape = record["shape"]
-        parts = [self._next_to_device(tuple(shape), _dtype(record), digest) for _ in range(num_parts)]
-        _check_hash(record, digest)
-        return parts
-
-    def _next_to_device(self, shape: tuple[int, ...], dtype: np.dtype[Any], digest: xxhash.xxh3_64) -> jax.Array:
-        """Return the array that comes next in the file, and add it to a hash."""
-        if math.prod(shape) * dtype.itemsize <= BLOCK_BYTES:
-            whole = np.empty(shape, dtype)
-            self._fill(whole)
-            digest.update(_bytes(whole))
-            return jnp.array(whole)
-        # Blocks are written into an array on the device, so that there is never a second copy of the whole array.
-        array = jnp.zeros(shape, dtype)
-        for start, size in _blocks(shape, dtype.itemsize):
+        for begin, size in _blocks(piece.shape, dtype.itemsize):
             block = np.empty(size, dtype)
             self._fill(block)
             digest.update(_bytes(block))
-            # Wait for each block. Otherwise the blocks that are not written yet would fill the memory.
-            array = jax.block_until_ready(_write_block(array, jnp.array(block), start))
-        return array
+            start = tuple(map(sum, zip(piece.start, begin, strict=True)))
+            for target in targets:
+                target.put(block, start)
+        if digest.hexdigest() != piece.hash:
+            raise Damage(f"the array at byte {piece.offset} is not what was written: its hash differs")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def _fill(self, array: np.ndarray) -> None:
         data = _bytes(array)
@@ -99,6 +132,59 @@ class ArrayFile:
             if not count:
                 raise Damage("the file of arrays ends too early")
             data = data[count:]
+
+
+class _Target:
+    """A region that is being filled by blocks."""
+
+    def __init__(self, region: Region, dtype: np.dtype[Any]):
+        self._region, self._dtype = region, dtype
+        self._missing = math.prod(region.shape)
+        # A large array is written on the device, block by block, so that there is never a second copy of all of it.
+        self._is_small = region.as_numpy or self._missing * dtype.itemsize <= BLOCK_BYTES
+        self._array: Any = None
+
+    def overlaps(self, start: Sequence[int], shape: Sequence[int]) -> bool:
+        """Return whether something of an array of this shape, which begins at `start`, is wanted."""
+        return all(begin < end for begin, end in self._limits(start, shape))
+
+    def put(self, block: np.ndarray, start: Sequence[int]) -> None:
+        """Take over what is wanted of a block that begins at `start`."""
+        limits = self._limits(start, block.shape)
+        if not all(begin < end for begin, end in limits):
+            return
+        cut = [slice(begin - at, end - at) for (begin, end), at in zip(limits, start, strict=True)]
+        inside = block[(*cut, ...)]  # the dots keep an array without axes an array
+        place = [begin - at for (begin, _), at in zip(limits, self._region.start, strict=True)]
+        self._missing -= inside.size
+        if self._is_small and inside.shape == self._region.shape:
+            self._array = inside if inside.size == block.size else inside.copy()
+        elif self._is_small:
+            self._array = np.empty(self._region.shape, self._dtype) if self._array is None else self._array
+            self._array[tuple(slice(at, at + size) for at, size in zip(place, inside.shape, strict=True))] = inside
+        else:
+            if self._array is None:
+                self._array = jnp.zeros(self._region.shape, self._dtype, device=self._region.device)
+            # Wait for each block. Otherwise the blocks that are not written yet would fill the memory.
+            self._array = jax.block_until_ready(_write_block(self._array, jnp.array(inside), tuple(place)))
+
+    def value(self) -> Any:
+        """Return the region, once all of it was read."""
+        if self._missing:
+            raise Damage(f"{self._missing} numbers of an array are in no file")
+        if self._region.as_numpy or not self._is_small:
+            return self._array
+        return jnp.array(self._array, device=self._region.device)
+
+    def _limits(self, start: Sequence[int], shape: Sequence[int]) -> list[tuple[int, int]]:
+        """Return what this region and another one have in common: where it begins and ends along each axis."""
+        own = zip(self._region.start, self._region.shape, start, shape, strict=True)
+        return [(max(at, other), min(at + size, other + length)) for at, size, other, length in own]
+
+
+def file_of(process: int) -> str:
+    """Return the name of the file of arrays that a process writes."""
+    return f"{PREFIX}_{process:05d}.bin" if process else ARRAYS
 
 
 def write_array(file: NewFile, array: np.ndarray, digest: xxhash.xxh3_64) -> None:
@@ -110,18 +196,16 @@ def write_array(file: NewFile, array: np.ndarray, digest: xxhash.xxh3_64) -> Non
         file.write(block)
 
 
+def _pieces(record: Any, shape: tuple[int, ...]) -> list[Piece]:
+    """Return the pieces of an array; one that was not spread is a single piece."""
+    if "pieces" not in record:
+        return [Piece(record.get("file", ARRAYS), record["offset"], (0,) * len(shape), shape, record["hash"])]
+    return [Piece(**(piece | {name: tuple(piece[name]) for name in ("start", "shape")})) for piece in record["pieces"]]
+
+
 def _bytes(array: np.ndarray) -> memoryview:
     """Return the memory of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data
-
-
-def _dtype(record: Any) -> np.dtype[Any]:
-    return jnp.dtype(record["dtype"])  # knows bfloat16 too, unlike np.dtype
-
-
-def _check_hash(record: Any, digest: Any) -> None:
-    if digest.hexdigest() != record["hash"]:
-        raise Damage(f"the array at byte {record['offset']} is not what was written: its hash differs")
 
 
 def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -129,6 +213,9 @@ def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int
 
     A block is a range along one axis. On the axes before this one it has a single index; the axes after it are whole.
     """
+    if not shape:
+        yield (), ()
+        return
     row_bytes = [math.prod(shape[axis + 1 :]) * item_bytes for axis in range(len(shape))]
     axis = next(axis for axis, size in enumerate(row_bytes) if size <= BLOCK_BYTES)
     num_rows, behind = BLOCK_BYTES // row_bytes[axis], shape[axis + 1 :]

@@ -1,7 +1,12 @@
-"""The leaves of a state, as they are written to a file of arrays and read from it.
+"""The leaves of a state, in the form in which they are saved.
 
-Only the leaves of a segment tree are stored. Its parents are computed from the leaves, so they are rebuilt exactly.
-They can also be rebuilt for another fan-out.
+Only the leaves of a segment tree are saved. Its parents are computed from the leaves, so they are rebuilt exactly. They
+can also be rebuilt for another fan-out.
+
+If a state is spread over devices, each device has some environments, and so some columns of every array `[T, N, ...]`.
+A sampler may have an axis of slots instead, `[T * N]`. Then the parts of all devices, one after the other, are not in
+the order that a single device would have. So such a leaf is saved as `[T, N]`, or as `[N, T]` if each environment has a
+cursor of its own, and any number of devices can read their columns.
 """
 
 from __future__ import annotations
@@ -13,15 +18,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xxhash
 
+from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import segment_tree
-from jaxrl_buffers._durable import NewFile
-from jaxrl_buffers._saved_arrays import Arrays, write_array
+from jaxrl_buffers._held_rows import ReplayState
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import PackedLeaf, Words
-from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.types import PerSlot, PyTree
 
 
 class SideBySide(NamedTuple):
@@ -41,6 +46,23 @@ class Stack:
         self.parts = parts
 
 
+class SlotLeaf:
+    """A leaf with one entry for each slot of a ring.
+
+    Args:
+        leaf: `[..., T * N]`, or a segment tree with such leaves.
+        storage: the ring.
+    """
+
+    def __init__(self, leaf: Any, storage: Ring):
+        num_lead = len(_basis(leaf).shape) - 1  # a vmapped state has axes in front
+        rows: Any = storage.rows
+        shape = rows.shape if isinstance(rows, Words) else jax.tree.leaves(rows.tree)[0].shape[num_lead : num_lead + 2]
+        self.leaf = leaf
+        self.is_lockstep = len(storage.head.shape) == num_lead
+        self.grid = tuple(shape) if self.is_lockstep else (shape[1], shape[0])
+
+
 def flatten(state: PyTree) -> dict[str, Any]:
     """Return the leaves of a state by path.
 
@@ -51,7 +73,7 @@ def flatten(state: PyTree) -> dict[str, Any]:
         of_states = [flatten(one) for one in state.states]
         return {name: Stack([leaves[name] for leaves in of_states]) for name in of_states[0]}
     leaves = {}
-    for path, node in _nodes(state)[0]:
+    for path, node in _nodes(_with_slots(state))[0]:
         inner = jax.tree.leaves_with_path(node.stored_leaves, is_leaf=_is_packed) if _is_rows(node) else [((), node)]
         leaves |= {jax.tree_util.keystr((*path, *inside)) or "(the state)": leaf for inside, leaf in inner}
     return leaves
@@ -75,7 +97,32 @@ def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
 
 def _nodes(state: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
     """Return the nodes that are saved as a whole, with their paths, and the structure above them."""
-    return jax.tree.flatten_with_path(state, is_leaf=lambda node: isinstance(node, SegmentTree) or _is_rows(node))
+    return jax.tree.flatten_with_path(state, is_leaf=lambda node: _is_tree(node) or _is_rows(node))
+
+
+def _with_slots(state: PyTree) -> PyTree:
+    """Return a state in which the leaves of samplers that have an axis of slots are `SlotLeaf`s."""
+
+    def of_buffer(node: Any) -> Any:
+        return node._replace(sampler=of_sampler(node.sampler, node.storage)) if _is_buffer(node) else node
+
+    def of_sampler(sampler: Any, storage: Ring) -> Any:
+        def marked(node: Any) -> Any:
+            if not isinstance(node, PerSlot):
+                return node
+            return jax.tree.map(lambda leaf: SlotLeaf(leaf, storage), node, is_leaf=_is_tree)
+
+        return jax.tree.map(marked, sampler, is_leaf=lambda node: isinstance(node, PerSlot))
+
+    return jax.tree.map(of_buffer, state, is_leaf=_is_buffer)
+
+
+def _is_buffer(node: Any) -> bool:
+    return isinstance(node, ReplayState)
+
+
+def _is_tree(node: Any) -> bool:
+    return isinstance(node, SegmentTree)
 
 
 def _is_rows(node: Any) -> bool:
@@ -88,79 +135,18 @@ def _is_packed(leaf: Any) -> bool:
 
 def kinds(state: PyTree) -> dict[str, str]:
     """Return the kind of each leaf by path, such as `float32[3]`: the same for an array and its `ShapeDtypeStruct`."""
-    return {name: _kind(name, leaf) for name, leaf in flatten(state).items()}
+    return {name: kind(name, leaf) for name, leaf in flatten(state).items()}
 
 
-def write(file: NewFile, name: str, leaf: Any) -> dict[str, Any]:
-    """Append the value of a leaf to a file; return the record with which `rebuild` finds and checks it."""
-    record: dict[str, Any] = {"kind": _kind(name, leaf)}
-    parts, axes = (leaf.parts, [len(leaf.parts)]) if isinstance(leaf, Stack) else ([leaf], [])
-    if _is_number(parts[0]):
-        return record | {"number": parts if axes else leaf}
-    if _is_key(parts[0]):
-        record["key_implementation"] = str(jax.random.key_impl(_value(parts[0])))
-    offset, digest = file.size, xxhash.xxh3_64()
-    for part in parts:
-        array = np.asarray(_array(part))
-        if array.size:  # for an empty array its kind is enough
-            write_array(file, array, digest)
-            place = {"offset": offset, "dtype": str(array.dtype), "shape": [*axes, *array.shape]}
-            record["array"] = place | {"hash": digest.hexdigest()}
-    return record
-
-
-def rebuild(name: str, like: Any, record: dict[str, Any], arrays: Arrays) -> Any:
-    """Return the leaf that a record describes, in the form that it has in `like`: a list for a `Stack`."""
-    if "number" in record:
-        return record["number"]
-    if isinstance(like, Stack):
-        return _rebuild_parts(name, like.parts, record, arrays)
-    if "array" not in record:
-        return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
-    if isinstance(like, np.ndarray | np.generic | PackedLeaf) and not _is_key(like):
-        array = arrays.to_numpy(record["array"])
-        return array[()] if isinstance(like, np.generic) else array
-    _require_width(name, like)
-    return _leaf(like, record, arrays.to_device(record["array"]))
-
-
-def _rebuild_parts(name: str, likes: list[Any], record: dict[str, Any], arrays: Arrays) -> list[Any]:
-    if "array" not in record:
-        return [rebuild(name, like, record, arrays) for like in likes]
-    if isinstance(likes[0], np.ndarray | np.generic | PackedLeaf) and not _is_key(likes[0]):
-        return [*arrays.to_numpy(record["array"])]
-    _require_width(name, likes[0])
-    parts = arrays.to_device_apart(record["array"])
-    return [_leaf(like, record, array) for like, array in zip(likes, parts, strict=True)]
-
-
-def _require_width(name: str, like: Any) -> None:
-    dtype = _array_dtype(like)
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise ValueError(f"leaf {name} is {dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")
-
-
-def _leaf(like: Any, record: dict[str, Any], array: jax.Array) -> Any:
-    """Return the leaf that was stored as `array`."""
-    if "key_implementation" in record:
-        return jax.random.wrap_key_data(array, impl=record["key_implementation"])
-    return _tree_of_leaves(array, like.fan_out) if isinstance(like, SegmentTree) else array
-
-
-def _is_number(leaf: Any) -> bool:
-    return type(leaf) in (bool, int, float)
-
-
-def _is_key(leaf: Any) -> bool:
-    return not isinstance(leaf, SegmentTree) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
+def kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
+    """Return the kind of one leaf."""
     if isinstance(leaf, Stack):
-        return _kind(name, leaf.parts[0], (len(leaf.parts),))
+        return kind(name, leaf.parts[0], (len(leaf.parts),))
+    if isinstance(leaf, SlotLeaf):
+        return kind(name, leaf.leaf, axes)
     if isinstance(leaf, SegmentTree):
-        return f"segment tree of {_spell((*axes, *leaf.leaves.shape[:-1], leaf.capacity), leaf.leaves.dtype)}"
-    if _is_number(leaf):  # its kind is that of the array that `jax.eval_shape` makes of it
+        return f"segment tree of {_spell((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
+    if is_number(leaf):  # its kind is that of the array that `jax.eval_shape` makes of it
         return _spell(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
@@ -171,24 +157,103 @@ def _spell(shape: tuple[int, ...], dtype: Any) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def _array(leaf: Any) -> Any:
-    """Return the array that is stored for a leaf."""
-    leaf = _value(leaf)
+def is_number(leaf: Any) -> bool:
+    """Return whether a leaf is a number of Python."""
+    return type(leaf) in (bool, int, float)
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether a leaf holds PRNG keys."""
+    return not isinstance(leaf, SegmentTree | SlotLeaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_numpy(leaf: Any) -> bool:
+    """Return whether a leaf is restored as a NumPy array: because it is one, or because it has to be packed."""
+    return isinstance(leaf, np.ndarray | np.generic | PackedLeaf) and not is_key(leaf)
+
+
+def is_first_copy(leaf: Any, device: jax.Device | None) -> bool:
+    """Return whether a device is the first of those that hold the same part of a leaf."""
+    return shards.is_first_copy(_basis(leaf), device)
+
+
+def saved_shape(leaf: Any) -> tuple[int, ...]:
+    """Return the shape of the array that is saved for a leaf."""
+    if isinstance(leaf, SlotLeaf):
+        return (*_basis(leaf).shape[:-1], *leaf.grid)
     if isinstance(leaf, SegmentTree):
-        return leaf.leaves[..., : leaf.capacity]
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        # Leaves are padded to whole rows. A tree that is spread over devices is one tree for each of them.
+        padded = -(-leaf.capacity // leaf.fan_out) * leaf.fan_out
+        return (*leaf.leaves.shape[:-1], leaf.leaves.shape[-1] // padded * leaf.capacity)
+    if is_number(leaf):
+        return ()
+    return tuple(jax.eval_shape(jax.random.key_data, leaf).shape if is_key(leaf) else leaf.shape)
 
 
-def _value(leaf: Any) -> Any:
-    """Return a leaf. If it is packed into the words of its rows, unpack it."""
-    return leaf.value() if isinstance(leaf, PackedLeaf) else leaf
+def saved_array(leaf: Any) -> np.ndarray:
+    """Return the array that is saved for a leaf, which must not be spread over devices."""
+    array: Any = leaf.leaf if isinstance(leaf, SlotLeaf) else leaf
+    if isinstance(array, SegmentTree):
+        array = array.leaves[..., : array.capacity]
+    elif isinstance(array, PackedLeaf):
+        array = array.value()
+    array = jax.random.key_data(array) if is_key(array) else array
+    return np.asarray(array).reshape(saved_shape(leaf))
 
 
-def _array_dtype(like: Any) -> Any:
-    """Return the dtype of the array that is stored for a leaf."""
-    if _is_number(like) or _is_key(like):
-        return np.dtype(np.uint32)
-    return like.leaves.dtype if isinstance(like, SegmentTree) else like.dtype
+def saved_dtype(leaf: Any) -> Any:
+    """Return the dtype of the array that is saved for a leaf."""
+    return np.dtype(np.uint32) if is_number(leaf) or is_key(leaf) else _basis_dtype(leaf)
+
+
+def key_implementation(leaf: Any) -> str:
+    """Return the name of the generator of PRNG keys."""
+    return str(jax.random.key_impl(leaf.value() if isinstance(leaf, PackedLeaf) else leaf))
+
+
+def saved_start(leaf: Any, part: Any, device: jax.Device | None) -> tuple[int, ...]:
+    """Return where the array that is saved for a part begins in the one that is saved for the whole leaf.
+
+    Args:
+        leaf: the whole leaf.
+        part: its part on the device.
+        device: one of this process.
+    """
+    shape, start = saved_shape(part), shards.start(_basis(leaf), device)
+    if not isinstance(leaf, SlotLeaf | SegmentTree | PackedLeaf):
+        return (*start, *[0] * (len(shape) - len(start)))
+    # One axis of slots, of which each device has a block, is saved as two axes. Along one of them are the columns.
+    axis = len(start) - (2 if isinstance(leaf, PackedLeaf) else 1)
+    block = start[axis] // _basis(part).shape[axis]
+    column = axis + int(isinstance(leaf, PackedLeaf) or (isinstance(leaf, SlotLeaf) and leaf.is_lockstep))
+    saved = [*start[:axis], *[0] * (len(shape) - axis)]
+    saved[column] = block * shape[column]
+    return tuple(saved)
+
+
+def from_saved(like: Any, array: Any, implementation: str | None) -> Any:
+    """Return the leaf for which an array was saved, in the form that it has in `like`."""
+    if implementation is not None:
+        return jax.random.wrap_key_data(array, impl=implementation)
+    if isinstance(like, np.generic):
+        return array[()]
+    inner = like.leaf if isinstance(like, SlotLeaf) else like
+    if isinstance(like, SlotLeaf):
+        array = array.reshape(*array.shape[:-2], -1)
+    return _tree_of_leaves(array, inner.fan_out) if isinstance(inner, SegmentTree) else array
+
+
+def _basis(leaf: Any) -> Any:
+    """Return the array whose shards show how a leaf is spread over devices."""
+    if isinstance(leaf, SlotLeaf):
+        return _basis(leaf.leaf)
+    if isinstance(leaf, SegmentTree):
+        return leaf.leaves
+    return leaf.rows.arrays[leaf.array] if isinstance(leaf, PackedLeaf) else leaf
+
+
+def _basis_dtype(leaf: Any) -> Any:
+    return leaf.dtype if isinstance(leaf, PackedLeaf) else _basis(leaf).dtype
 
 
 def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:

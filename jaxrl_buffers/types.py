@@ -199,6 +199,20 @@ class MarksRows(Protocol):
 
 
 @runtime_checkable
+class PerSlot(Protocol):
+    """An optional part of a sampler's state: all its arrays and segment trees have one entry for each slot.
+
+    The entries are in the order of `ring.slot`. A checkpoint needs to know this to split the state over another number
+    of devices.
+    """
+
+    @property
+    def is_per_slot(self) -> bool:
+        """Always True."""
+        ...
+
+
+@runtime_checkable
 class NeedsEpisodes(Protocol):
     """An optional part of a sampler: it declares whether the sampler reads the episode index, `storage.episodes`."""
 

@@ -31,6 +31,11 @@ class PrioritizedState(NamedTuple):
     tree: SegmentTree  # T * N leaves
     raw: jax.Array  # float32[T * N], kept so that a new alpha can be applied to old rows
 
+    @property
+    def is_per_slot(self) -> bool:
+        """Whether every leaf has one entry for each slot; see `jaxrl_buffers.types.PerSlot`."""
+        return True
+
 
 class Prioritized(Component):
     """Draw starts in proportion to `(priority + epsilon)^alpha`.

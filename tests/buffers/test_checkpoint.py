@@ -191,7 +191,7 @@ def test_other_format_versions_are_refused(tmp_path, monkeypatch):
         patch.setattr(_manifest, "FORMAT_VERSION", 99)
         checkpoint.save(tmp_path, STATE)
     for read in (checkpoint.read_metadata, lambda path: checkpoint.restore(path, STATE)):
-        with pytest.raises(ValueError, match=r"format version 99, but this library \(version .*\) reads 2 and 1"):
+        with pytest.raises(ValueError, match=r"format version 99, but this library \(version .*\) reads 1 to 3"):
             read(tmp_path)
 
 

@@ -1,0 +1,72 @@
+"""States that are spread over devices, made of states of single devices, without anything that trains."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.helpers import EXAMPLE, random_transition, stack
+
+import jaxrl_buffers as jb
+from jaxrl_buffers import _shards as shards
+from jaxrl_buffers.segment_tree import SegmentTree
+
+LENGTH, NUM_ENVS, NUM_ROWS = 6, 8, 9  # rows wrap around
+
+
+def mesh_of(num_devices):
+    return Mesh(jax.devices()[:num_devices], ("devices",), axis_types=(AxisType.Auto,))
+
+
+def material(seed=0):
+    """Return rows `[K, N, ...]`, and a priority for each."""
+    rng = np.random.default_rng(seed)
+    rows = stack([[random_transition(rng, row) for _ in range(NUM_ENVS)] for row in range(NUM_ROWS)])
+    return rows, jnp.asarray(rng.uniform(0.1, 3, (NUM_ROWS, NUM_ENVS)), jnp.float32)
+
+
+def filled(make, rows, priorities):
+    """Return the state of one device, to which rows were added one by one with the given priorities."""
+    num_envs = priorities.shape[1]
+    buffer = make(LENGTH, num_envs)
+    state = buffer.init(EXAMPLE)
+    for row in range(NUM_ROWS):
+        given = {} if isinstance(buffer, jb.Mixture) else {"priorities": priorities[row][None]}
+        state = buffer.add(state, jax.tree.map(lambda leaf: leaf[row][None], rows), **given)  # noqa: B023
+    return state
+
+
+def spread(make, num_devices, rows, priorities):
+    """Return the state of `NUM_ENVS` environments, spread over devices."""
+    if num_devices == 1:
+        return filled(make, rows, priorities)
+    cut = np.split(np.arange(NUM_ENVS), num_devices)
+    parts = [filled(make, jax.tree.map(lambda leaf: leaf[:, own], rows), priorities[:, own]) for own in cut]  # noqa: B023
+    return shards.whole(like(make, num_devices), parts)
+
+
+def like(make, num_devices):
+    """Return the shapes of that state. An axis that is shorter if there are fewer environments is the one to split."""
+    if num_devices == 1:
+        return jax.eval_shape(make(LENGTH, NUM_ENVS).init, EXAMPLE)
+    one, other = (jax.eval_shape(make(LENGTH, NUM_ENVS // count).init, EXAMPLE) for count in (num_devices, 1))
+    mesh = mesh_of(num_devices)
+
+    def split_along(axis, part):
+        shape, spec = list(part.shape), [None] * part.ndim
+        if axis is not None:
+            shape[axis], spec[axis] = num_devices * shape[axis], "devices"
+        return jax.ShapeDtypeStruct(tuple(shape), part.dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+    def of_node(part, whole):
+        if isinstance(part, SegmentTree):  # each device has a tree of its own, which may be padded to the same size
+            return jax.tree.map(lambda leaf: split_along(0, leaf), part)
+        axes = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
+        return split_along(axes[0] if axes else None, part)
+
+    def nodes(state):
+        return jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, SegmentTree))
+
+    found = map(of_node, nodes(one), nodes(other))
+    return jax.tree.unflatten(jax.tree.structure(one), jax.tree.leaves(list(found)))
