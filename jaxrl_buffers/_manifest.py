@@ -93,7 +93,7 @@ def _check(step: Path, manifest: dict[str, Any]) -> None:
             _check_array(step, name, record["array"])
     sizes = _sizes(step)
     for name in sizes | manifest["files"]:
-        if name not in sizes and name.startswith(saved_arrays.PREFIX) and name != saved_arrays.ARRAYS:
+        if name not in sizes and name.startswith(f"{saved_arrays.PREFIX}_"):
             raise MissingPart(
                 f"the checkpoint {step} lacks {name}, which another process of the run has written; put it back, or "
                 f"remove {step.name} to go back to the step that was saved before it."

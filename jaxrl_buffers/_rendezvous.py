@@ -115,8 +115,9 @@ def _listening(port: int) -> socket.socket:
     try:
         return socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
+        why = os.strerror(error.errno or 0)
         raise ValueError(
-            f"process 0 cannot listen on port {port} ({os.strerror(error.errno or 0)}); choose another one in --coordinator."
+            f"process 0 cannot listen on port {port} ({why}); choose another one in --coordinator."
         ) from None
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from jaxrl_buffers._durable import NewFile
+from jaxrl_buffers._shards import Device
 
 PREFIX = "arrays"
 ARRAYS = f"{PREFIX}.bin"  # the file of a single process, or of the first one
@@ -37,7 +38,7 @@ class Region(NamedTuple):
     start: tuple[int, ...]
     shape: tuple[int, ...]
     as_numpy: bool = False
-    device: jax.Device | None = None  # on which it is to lie; None for the default one
+    device: Device | None = None  # on which it is to lie; None for the default one
 
 
 class Arrays(Protocol):

@@ -22,6 +22,7 @@ import numpy as np
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import segment_tree
 from jaxrl_buffers._held_rows import ReplayState
+from jaxrl_buffers._shards import Device
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import PackedLeaf, Words
@@ -172,7 +173,7 @@ def is_numpy(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | PackedLeaf) and not is_key(leaf)
 
 
-def is_first_copy(leaf: Any, device: jax.Device | None) -> bool:
+def is_first_copy(leaf: Any, device: Device | None) -> bool:
     """Return whether a device is the first of those that hold the same part of a leaf."""
     return shards.is_first_copy(_basis(leaf), device)
 
@@ -211,7 +212,7 @@ def key_implementation(leaf: Any) -> str:
     return str(jax.random.key_impl(leaf.value() if isinstance(leaf, PackedLeaf) else leaf))
 
 
-def saved_start(leaf: Any, part: Any, device: jax.Device | None) -> tuple[int, ...]:
+def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[int, ...]:
     """Return where the array that is saved for a part begins in the one that is saved for the whole leaf.
 
     Args:

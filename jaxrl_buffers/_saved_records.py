@@ -16,6 +16,7 @@ from jaxrl_buffers import _shards as shards
 from jaxrl_buffers._durable import NewFile
 from jaxrl_buffers._saved_arrays import ARRAYS, Arrays, Region, write_array
 from jaxrl_buffers._saved_leaves import SlotLeaf, Stack
+from jaxrl_buffers._shards import Device
 from jaxrl_buffers.types import PyTree
 
 Record = dict[str, Any]
@@ -25,7 +26,7 @@ class Part(NamedTuple):
     """The part of a leaf on one device."""
 
     leaf: Any
-    device: jax.Device | None  # None for a leaf that is not spread
+    device: Device | None  # None for a leaf that is not spread
 
 
 def leaves_with_parts(state: PyTree) -> dict[str, tuple[Any, list[Part]]]:

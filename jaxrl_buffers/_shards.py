@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding
 
 from jaxrl_buffers.types import PyTree
 
+Device = Any  # `jax.Device`, which is no type for type checkers
+
 
 def is_spread(leaf: Any) -> bool:
     """Return whether a leaf lies on the devices of a mesh."""
@@ -26,7 +28,7 @@ def is_global(state: PyTree) -> bool:
     return any(not sharding.is_fully_addressable for sharding in spread)
 
 
-def devices(state: PyTree) -> list[jax.Device | None]:
+def devices(state: PyTree) -> list[Device | None]:
     """Return the devices of this process that hold parts of a state; `[None]` if the state is not spread."""
     for leaf in jax.tree.leaves(state):
         if is_spread(leaf):
@@ -35,7 +37,7 @@ def devices(state: PyTree) -> list[jax.Device | None]:
     return [None]
 
 
-def part(state: PyTree, device: jax.Device | None) -> PyTree:
+def part(state: PyTree, device: Device | None) -> PyTree:
     """Return the part of a state, or of its shapes, that lies on one device of this process."""
 
     def of_leaf(leaf: Any) -> Any:
@@ -63,14 +65,14 @@ def whole(like: PyTree, parts: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(of_leaves, like, *parts)
 
 
-def start(leaf: Any, device: jax.Device | None) -> list[int]:
+def start(leaf: Any, device: Device | None) -> list[int]:
     """Return where the part of a leaf that lies on a device begins, along each axis."""
     if device is None or not is_spread(leaf):
         return [0] * len(leaf.shape)
     return [place.start or 0 for place in leaf.sharding.devices_indices_map(leaf.shape)[device]]
 
 
-def is_first_copy(leaf: Any, device: jax.Device | None) -> bool:
+def is_first_copy(leaf: Any, device: Device | None) -> bool:
     """Return whether a device is the first of those that hold the same part of a leaf."""
     if device is None or not is_spread(leaf):
         return True

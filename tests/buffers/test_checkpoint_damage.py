@@ -174,16 +174,16 @@ def test_a_reader_beside_a_writer_never_sees_damage(tmp_path):
 @pytest.mark.parametrize("moment", ["before the manifest", "before the arrays"])
 def test_a_step_that_vanishes_while_it_is_read(moment, tmp_path, monkeypatch):
     saved(tmp_path)
-    name = {"before the manifest": "_read_manifest", "before the arrays": "_read_state"}[moment]
-    read = getattr(checkpoint, name)
+    owner, name = {"before the manifest": (_manifest, "read"), "before the arrays": (checkpoint, "_read_state")}[moment]
+    read = getattr(owner, name)
 
     def replace_and_read(*arguments):
-        monkeypatch.setattr(checkpoint, name, read)
+        monkeypatch.setattr(owner, name, read)
         for steps in (2, 3):
             checkpoint.save(tmp_path, STATE | {"n": steps}, metadata={"steps": steps})
         return read(*arguments)
 
-    monkeypatch.setattr(checkpoint, name, replace_and_read)
+    monkeypatch.setattr(owner, name, replace_and_read)
     restored = checkpoint.restore_with_metadata(tmp_path, STATE)
     assert restored.metadata["steps"] == restored.state["n"] == 3
 
