@@ -210,19 +210,14 @@ class MPO(StochasticAgent, Component):
         """
         key_here, key_next = split(key)
         candidates = self.networks.candidates(state.target, sample.batch.obs, key_here)
+        # The policy comes first. XLA's CPU backend runs independent kernels side by side, in an order that depends on
+        # the order here. With the critic first, a step of a network of 64x64 takes 7 % longer.
+        grads, metrics = self._passes(state, sample, candidates, key)
         target = self.networks.td_target(state.target, sample.batch, key_next)
         (loss_q, (q, error)), critic = jax.value_and_grad(self.networks.critic_loss, has_aux=True)(
             state.params.critic, sample, target
         )
-        metrics = {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
-        passes = []
-        for number in range(self.num_passes):
-            state = self._step_policy(state, passes[-1]) if number else state
-            # Add-ons draw the same random numbers in all passes.
-            grads, of_pass = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
-            passes.append(grads)
-            metrics |= of_pass
-        grads = passes[0] if len(passes) == 1 else map_passes(lambda *leaves: jnp.stack(leaves), *passes)
+        metrics |= {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
         return grads._replace(critic=critic), StepInfo(jnp.abs(error), metrics)
 
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
@@ -233,6 +228,18 @@ class MPO(StochasticAgent, Component):
             of_pass = grads if self.num_passes == 1 else map_passes(operator.itemgetter(number), grads)
             after = self._step_policy(after, of_pass)
         return optimization.follow(self, after, MPOTarget(after.params.actor, after.params.critic))
+
+    def _passes(
+        self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
+    ) -> tuple[MPOParams, Metrics]:
+        """Return the gradients of all passes, stacked if there are several, and the metrics of the last pass."""
+        passes, metrics = [], {}
+        for number in range(self.num_passes):
+            state = self._step_policy(state, passes[-1]) if number else state
+            # Add-ons draw the same random numbers in all passes.
+            grads, metrics = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
+            passes.append(grads)
+        return passes[0] if len(passes) == 1 else map_passes(lambda *leaves: jnp.stack(leaves), *passes), metrics
 
     def _pass(
         self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
