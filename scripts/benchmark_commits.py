@@ -5,9 +5,11 @@
 
 Each checkout has one process, which runs the functions of its own scripts/benchmark_buffers.py and
 scripts/benchmark_training.py with its own code. The two take turns, so that a disturbance of the machine affects
-both. Times are microseconds per step. A ratio is the median of the new checkout divided by that of the old one; above
-1, the new checkout is slower. The brackets are the quartiles of the ratios of neighboring repetitions. Compilation is
-not counted.
+both. Times are microseconds per step. Compilation is not counted.
+
+The memory that a process happens to get changes its times by up to 10 %. So every row is timed in several rounds, each
+with two new processes. The ratio of a round is the median of the new checkout divided by that of the old one; above 1,
+the new checkout is slower. Printed are the medians of all rounds, and in brackets the least and the largest.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -50,6 +53,12 @@ class Worker:
         if not (line := self._process.stdout.readline()):
             sys.exit("benchmark_commits.py: a worker ended early; what it wrote is above.")
         return float(line)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def work() -> None:
@@ -113,6 +122,21 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
     return rows + [["training", agent, 1, hidden, 10_000] for agent in options.agents for hidden in options.hidden]
 
 
+def time_round(options: argparse.Namespace, row: Row) -> tuple[float, float]:
+    """Time one row in two new processes; return the medians of the old and of the new checkout."""
+    workers = {"old": Worker(options.old.resolve()), "new": Worker(options.new.resolve())}
+    times = compare(workers, row, options.seconds)
+    for worker in workers.values():
+        worker.close()
+    return statistics.median(times["old"]), statistics.median(times["new"])
+
+
+def show(values: Any, digits: int) -> str:
+    """Write the median, and in brackets the least and the largest."""
+    middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} [{least}, {most}]"
+
+
 def compare(workers: dict[str, Worker], row: Row, seconds: float) -> dict[str, list[float]]:
     """Time one row in both workers by turns."""
     times: dict[str, list[float]] = {name: [] for name in workers}
@@ -145,7 +169,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--capacities", nargs="+", type=capacity, default=[2**16, 2**20], help="of plain buffers; default: 2^16 2^20")
     add("--agents", nargs="*", choices=agents, default=agents, help="default: all")
     add("--hidden", nargs="+", type=int, default=[64], help="widths of the agents' hidden layers; default: 64")
-    add("--seconds", type=float, default=6.0, help="of both checkouts together, for every row; default: 6")
+    add("--rounds", type=int, default=5, help="how often every row is timed in new processes; default: 5")
+    add("--seconds", type=float, default=2.0, help="of both checkouts together, for every round of a row; default: 2")
     options = parser.parse_args()
     for folder in (options.old, options.new):
         if not (folder / "scripts" / "benchmark_buffers.py").is_file():
@@ -157,17 +182,15 @@ def main() -> None:
     """Compare and report."""
     options = parse_arguments()
     import numpy as np
-    from benchmark_buffers import OURS, power, spread, summarize
+    from benchmark_buffers import power
 
-    workers = {"old": Worker(options.old.resolve()), "new": Worker(options.new.resolve())}
     line = "{:44}{:26}{:26}{}"
     print(line.format("row", "old us", "new us", "new / old"), flush=True)
     for row in rows_of(options):
-        times = {name: np.array(found) for name, found in compare(workers, row, options.seconds).items()}
-        found = summarize({OURS: times["new"], "old": times["old"]})
+        rounds = [time_round(options, row) for _ in range(options.rounds)]
         name = " ".join(power(part) if isinstance(part, int) and part >= 1024 else str(part) for part in row)
-        us = [spread(found["us"][which], digits=1) for which in ("old", OURS)]
-        print(line.format(name, *us, spread(found["ratio"]["old"], digits=3)), flush=True)
+        old, new = np.array(rounds).T
+        print(line.format(name, show(old, 1), show(new, 1), show(new / old, 3)), flush=True)
 
 
 if __name__ == "__main__":
