@@ -232,27 +232,21 @@ class MPO(StochasticAgent, Component):
     def _passes(
         self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
     ) -> tuple[MPOParams, Metrics]:
-        """Return the gradients of all passes, stacked if there are several, and the metrics of the last pass."""
+        """Return the gradients of all passes, stacked if there are several, and the last metrics. The critic's is zero."""
         passes, metrics = [], {}
         for number in range(self.num_passes):
             state = self._step_policy(state, passes[-1]) if number else state
+            (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(
+                (state.params.actor, (state.params.temperature, state.params.multipliers)), sample, candidates
+            )
+            metrics["grad_norm_pi"] = optax.tree.norm(actor)
+            grads = MPOParams(actor, optax.tree.zeros_like(state.params.critic), *duals)
+            info = StepInfo(sample.weights, metrics)
             # Add-ons draw the same random numbers in all passes.
-            grads, metrics = self._pass(state, sample, candidates, jax.random.clone(key) if number else key)
+            key_addons = jax.random.clone(key) if number else key
+            grads, (_, metrics) = addon.add_gradients(self, state, sample, key_addons, grads, info)
             passes.append(grads)
         return passes[0] if len(passes) == 1 else map_passes(lambda *leaves: jnp.stack(leaves), *passes), metrics
-
-    def _pass(
-        self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
-    ) -> tuple[MPOParams, Metrics]:
-        """Return the gradients of one pass. The gradient of the critic is zero."""
-        duals = state.params.temperature, state.params.multipliers
-        (_, metrics), (actor, duals) = jax.value_and_grad(self._policy_loss, has_aux=True)(
-            (state.params.actor, duals), sample, candidates
-        )
-        metrics["grad_norm_pi"] = optax.tree.norm(actor)
-        grads = MPOParams(actor, optax.tree.zeros_like(state.params.critic), *duals)
-        grads, info = addon.add_gradients(self, state, sample, key, grads, StepInfo(sample.weights, metrics))
-        return grads, info.metrics
 
     def _step_policy(self, state: MPOState, grads: MPOParams) -> MPOState:
         """Step the policy, the multipliers and the add-ons once."""
