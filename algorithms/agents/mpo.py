@@ -232,7 +232,7 @@ class MPO(StochasticAgent, Component):
     def _passes(
         self, state: MPOState, sample: Sample, candidates: Candidates, key: jax.Array
     ) -> tuple[MPOParams, Metrics]:
-        """Return the gradients of all passes, stacked if there are several, and the last metrics. The critic's is zero."""
+        """Return the gradients of all passes, stacked if there are several, and the metrics of the last one."""
         passes, metrics = [], {}
         for number in range(self.num_passes):
             state = self._step_policy(state, passes[-1]) if number else state
