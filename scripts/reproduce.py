@@ -5,9 +5,11 @@
     python scripts/reproduce.py --only "td3 Pendulum-v1 --num-seeds 10"       # this row, whether it has one or not
     python scripts/reproduce.py --group "Classic control" --jobs 1            # rows of a group, one at a time
     python scripts/reproduce.py --write                                       # run nothing, write what there is
+    python scripts/reproduce.py --quiet                                       # measure times on a quiet machine
 
 The rows are in results/rows.yaml. Every row is a run of scripts/train.py, and its result is a small JSON file in
-results/. Several rows run at a time. Ctrl-C saves their runs; the same command continues them.
+results/. Several rows run at a time. Ctrl-C saves their runs; the same command continues them. `--quiet` runs rows
+again, one at a time, that have no time on the wall yet; their results stay the same.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +30,7 @@ from algorithms.runs.side_by_side import num_cores
 from jaxrl_buffers._checks import one_line
 
 ROOT = Path(__file__).parent.parent
+MOST_LOAD = 0.5  # of a quiet machine
 
 
 def main(arguments: list[str]) -> int:
@@ -36,12 +40,13 @@ def main(arguments: list[str]) -> int:
     try:
         groups = read_rows(options.rows)
         results.share([row for group in groups for row in group.rows])
-        chosen = select(groups, options.only, options.group, results)
+        chosen = select(groups, options.only, options.group, results, options.quiet)
         if options.list:
             _list(groups, results)
         elif options.dry_run:
             print("\n".join(f"python scripts/train.py {row.command}" for row in chosen))
         else:
+            _require_quiet(options.quiet and not options.write)
             write_all(groups, results, options.readme)  # refuses before hours are spent
             return 0 if options.write else _run(groups, chosen, results, options)
     except (ValueError, OSError) as error:
@@ -50,10 +55,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def select(groups: Sequence[Group], names: list[str], titles: list[str], results: Results) -> list[Row]:
+def select(
+    groups: Sequence[Group], names: list[str], titles: list[str], results: Results, quiet: bool = False
+) -> list[Row]:
     """Return the rows with these names; without names, those of these groups (or of all) that have no result.
 
-    Of rows that have the same settings, only the first is returned: they share their result.
+    Of rows that have the same settings, only the first is returned: they share their result. With `quiet`, a result
+    without a time on the wall counts as none.
     """
     by_name = {row.command: row for group in groups for row in group.rows}
     by_title = {group.title: group.rows for group in groups}
@@ -65,13 +73,14 @@ def select(groups: Sequence[Group], names: list[str], titles: list[str], results
     if names:
         return [by_name[name] for name in names]
     wanted = [row for title in titles or by_title for row in by_title[title]]
-    missing = [row for row in wanted if results.read(row) is None]
+    missing = [row for row in wanted if (found := results.read(row)) is None or (quiet and not found.times.is_quiet)]
     first = {json.dumps(row.settings()): row for row in reversed(missing)}
     return [row for row in missing if row in first.values()]
 
 
 def _run(groups: Sequence[Group], rows: list[Row], results: Results, options: argparse.Namespace) -> int:
-    jobs = Jobs(results, options.runs, min(options.jobs, len(rows)) or 1, ROOT / "scripts" / "train.py")
+    num_jobs = 1 if options.quiet else min(options.jobs, len(rows)) or 1
+    jobs = Jobs(results, options.runs, num_jobs, ROOT / "scripts" / "train.py", options.quiet)
     stopped_by: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -99,6 +108,12 @@ def _run(groups: Sequence[Group], rows: list[Row], results: Results, options: ar
     return 1 if jobs.failed else 0
 
 
+def _require_quiet(is_needed: bool) -> None:
+    load = os.getloadavg()[0]
+    if is_needed and load > MOST_LOAD:
+        raise ValueError(f"--quiet: the load is {load:.1f}, so times would mean nothing; wait until nothing else runs.")
+
+
 def _list(groups: Sequence[Group], results: Results) -> None:
     for group in groups:
         print(f"{group.title}\n\n{tables.long(group, results)}\n")
@@ -116,6 +131,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=_count, default=num_cores(), metavar="N", help="rows at a time; one for each core"
     )
+    parser.add_argument("--quiet", action="store_true", help="measure times; nothing else may run on the machine")
     folder = ROOT / "results"
     parser.add_argument("--rows", type=Path, default=folder / "rows.yaml", metavar="FILE", help="with the rows")
     parser.add_argument("--results", type=Path, default=folder, metavar="FOLDER", help="of results")

@@ -151,6 +151,23 @@ def test_cells_tell_what_was_met(tmp_path):
     assert cells[5]["known elsewhere"] == "nobody"
 
 
+def test_sbx_is_trained_seed_by_seed(tmp_path, monkeypatch, capsys):
+    """Here by a stand-in, because SBX is not needed to use this library."""
+    spec = importlib.util.spec_from_file_location("train_sbx_script", ROOT / "scripts" / "train_sbx.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "_score", lambda options, seed: 10.0 * seed)
+    monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "1.2")
+    row = Row("sac gymnasium:Hopper-v5", sbx="sac Hopper-v5 --total-steps 100_000 --num-seeds 3")
+    assert module.main(row.sbx.split()) == 0
+    told = tables.cells(row, Results(tmp_path / "results"))["known elsewhere"]
+    assert told == "SBX 1.2 here: 10.0 (0.0 to 20.0), 3 seeds"
+    monkeypatch.setattr(module, "_score", lambda *_: pytest.fail("trained twice"))
+    assert module.main(row.sbx.split()) == 0
+    assert capsys.readouterr().out.count("seed") == 6  # a line each, whose command has the word, too
+
+
 def test_sbx_is_told_beside_a_row(tmp_path):
     row = Row("sac gymnasium:Hopper-v5", known="2000 (Zoo)", sbx="sac Hopper-v5 --num-seeds 2")
     assert tables.cells(row, Results(tmp_path))["known elsewhere"] == "2000 (Zoo)"
@@ -315,8 +332,22 @@ def test_times_add_up_and_a_lost_part_is_admitted(tmp_path):
     killed.begin(is_continued=True)
     last = jobs._Clock(path)
     last.begin(is_continued=True)
-    assert last.end(1.0) == Times(None, None, None)
+    assert last.end(1.0) == Times(None, None)
     assert tables.shown_time(last.end(1.0).cpu_seconds) == "not known"
+
+
+def test_times_on_the_wall_need_a_quiet_machine(script, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 1.0, 1.0))
+    assert script.main([*options, "--quiet"]) == 2
+    assert "the load is 3.0" in capsys.readouterr().err
+    rows = [Row("ddqn CartPole-v1 --num-seeds 1"), Row("ddqn CartPole-v1 --num-seeds 2")]
+    keep(rows[0], [1.0], tmp_path)
+    keep(rows[1], [1.0, 2.0], tmp_path, times=Times(100.0, 150.0, 1.9, is_quiet=True)._asdict())
+    results = Results(tmp_path)
+    assert [tables.cells(row, results)["time"] for row in rows] == ["", "1.7 min"]
+    groups = [writing.Group("All", "", tuple(rows))]
+    assert script.select(groups, [], [], results) == []
+    assert script.select(groups, [], [], results, quiet=True) == rows[:1]
 
 
 def test_the_time_left_follows_the_work(monkeypatch):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms.runs.reproducing.results import Result, Results, Times
+from algorithms.runs.reproducing.results import UNKNOWN, Result, Results, Times
 from algorithms.runs.reproducing.rows import Row
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.side_by_side import num_cores
@@ -40,10 +40,11 @@ class Jobs:
         folder: of the runs. The folder of a run is removed once its result is kept.
         num_jobs: how many rows are run at a time; each gets an equal share of the cores.
         script: the training script.
+        is_quiet: whether the machine does nothing else, so that times on the wall mean something.
     """
 
-    def __init__(self, results: Results, folder: Path, num_jobs: int, script: Path):
-        self._results, self._folder, self._script = results, folder, script
+    def __init__(self, results: Results, folder: Path, num_jobs: int, script: Path, is_quiet: bool = False):
+        self._results, self._folder, self._script, self._is_quiet = results, folder, script, is_quiet
         self._num_jobs, self._cores = num_jobs, max(num_cores() // num_jobs, 1)
         self._waiting: collections.deque[Row] = collections.deque()
         self._running: dict[Row, int] = {}  # rows, and the ids of their processes
@@ -105,7 +106,8 @@ class Jobs:
 
     def _run(self, row: Row) -> Result | None:
         out = self._folder / row.file_name
-        clock, log = _Clock(out.with_suffix(".times")), out.with_suffix(".log")
+        clock = _Clock(self._folder / f"{row.file_name}.times", self._is_quiet)
+        log = self._folder / f"{row.file_name}.log"
         is_begun = out.exists() and RunFolder(out).settings().to_dict() == row.settings()
         if not is_begun:
             shutil.rmtree(out, ignore_errors=True)
@@ -149,24 +151,24 @@ class _Clock:
 
     Args:
         path: a file for the times so far. It says so if a part of the run was cut off, and its times are not known.
+        is_quiet: whether the machine does nothing else.
     """
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Path, is_quiet: bool = False):
+        self._path, self._is_quiet = path, is_quiet
         self._before, self._begun = Times(), 0.0
 
     def begin(self, is_continued: bool) -> None:
         """Start measuring."""
         if is_continued:
-            known = Times(**json.loads(self._path.read_text())) if self._path.exists() else Times(None, None, None)
-            self._before = known
+            self._before = Times(**json.loads(self._path.read_text())) if self._path.exists() else UNKNOWN
         self._begun = time.monotonic()
-        self._keep(Times(None, None, None))
+        self._keep(UNKNOWN)
 
     def end(self, cpu_seconds: float) -> Times:
         """Stop measuring, and return the times of the whole run."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        times = self._before.plus(Times(time.monotonic() - self._begun, cpu_seconds, load))
+        times = self._before.plus(Times(time.monotonic() - self._begun, cpu_seconds, load, self._is_quiet))
         self._keep(times)
         return times
 

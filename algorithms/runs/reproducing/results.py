@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,24 +26,29 @@ OF_LIBRARY = {"gymnasium": ("gymnasium", "mujoco"), "brax": ("brax", "mujoco")} 
 
 
 class Times(NamedTuple):
-    """What a run took, compilation and evaluations included. All are None if a part of the run was not measured.
+    """What a run took, compilation and evaluations included. Numbers are None if a part of the run was not measured.
 
     Args:
-        wall_seconds: how long it took. This says little if other programs ran at the same time.
+        wall_seconds: how long it took.
         cpu_seconds: how long cores worked for it, all of them added up.
         load: the mean number of programs that wanted a core, this one included, when it ended.
+        is_quiet: whether the machine did nothing else. Otherwise `wall_seconds` says little.
     """
 
     wall_seconds: float | None = 0.0
     cpu_seconds: float | None = 0.0
     load: float | None = None
+    is_quiet: bool = False
 
     def plus(self, other: Times) -> Times:
         """Return the times of a run that was continued."""
         if None in (self.wall_seconds, self.cpu_seconds, other.wall_seconds, other.cpu_seconds):
-            return Times(None, None, None)
-        wall = (self.wall_seconds or 0) + (other.wall_seconds or 0)
-        return Times(wall, (self.cpu_seconds or 0) + (other.cpu_seconds or 0), other.load)
+            return UNKNOWN
+        wall, cpu = (one or 0 for one in self[:2])
+        return other._replace(wall_seconds=wall + (other.wall_seconds or 0), cpu_seconds=cpu + (other.cpu_seconds or 0))
+
+
+UNKNOWN = Times(None, None)
 
 
 class Result(NamedTuple):
@@ -77,7 +82,7 @@ class Result(NamedTuple):
     interquartile_mean: list[float | None]
     worst: float
     best: float
-    times: Mapping[str, float | None]
+    times: Times
     curve: Mapping[str, Any]
     settings: Mapping[str, Any]
 
@@ -107,7 +112,7 @@ class Result(NamedTuple):
             steps=found["steps"],
             episodes=found["episodes"],
             **summary(scores),
-            times={name: None if value is None else round(value, 1) for name, value in times._asdict().items()},
+            times=Times(*(None if value is None else round(value, 1) for value in times[:3]), times.is_quiet),
             curve={"steps": [line["steps"] for line in metrics], "returns": _rounded(returns, 5)},
             settings=row.settings(),
         )
@@ -151,6 +156,7 @@ class Results:
             return None
         try:
             found = Result(**parse_json(read_text(path)))
+            found = found._replace(times=Times(**cast(Any, found.times)))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} does not hold a result: {error}") from None
         if found.command != row.command:
@@ -168,7 +174,7 @@ class Results:
     def write(self, row: Row, result: Result) -> None:
         """Write the result of a row."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        durable.write_text(self.path(row), _spelled(result._asdict()))
+        durable.write_text(self.path(row), _spelled({**result._asdict(), "times": result.times._asdict()}))
 
     def share(self, rows: Sequence[Row]) -> None:
         """Give rows without a result the result of a row with the same settings: they would end with the same bits."""

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- reproduce:begin -->", "<!-- reproduce:end -->"
 SHORT = ("command", "steps", "seeds", "mean (worst to best)", "goal", "")
 LONG = (
     *("command", "steps", "seeds", "mean", "interquartile mean", "worst", "best", "goal", ""),
-    *("known elsewhere", "CPU time", "date"),
+    *("known elsewhere", "CPU time", "time", "date"),
 )
 
 
@@ -55,7 +55,8 @@ def cells(row: Row, results: Results) -> dict[str, str]:
             "worst": seeds[1],
             "best": seeds[2],
             "": verdict,
-            "CPU time": shown_time(result.times["cpu_seconds"]),
+            "CPU time": shown_time(result.times.cpu_seconds),
+            "time": shown_time(result.times.wall_seconds) if result.times.is_quiet else "",
             "date": result.date,
         }
     known = "; ".join(filter(None, (row.known, _of_sbx(row, results))))

@@ -28,9 +28,9 @@ same with all curves.
 Every seed is evaluated over 100 deterministic episodes after its last step. A score is the mean return of these
 episodes or, where it has a %, the share of goals that were reached. The columns hold the mean over seeds, the
 interquartile mean with its 95 % confidence interval by a bootstrap over seeds, and the worst and the best seed. Goals
-were set beforehand. CPU time is what all cores together worked for all seeds, with compilation and evaluations. The
-runs shared their machine with other programs, so it is too long rather than too short, and the time on the wall would
-say nothing; the files hold both, and the load.
+were set beforehand. CPU time is what all cores together worked for all seeds, with compilation and evaluations. Most
+rows shared their machine with other programs, which makes it longer. The time on the wall is shown only for rows that
+were measured on a machine that did nothing else, by `python scripts/reproduce.py --quiet`.
 """
 
 
