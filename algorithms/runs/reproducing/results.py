@@ -47,6 +47,11 @@ class Times(NamedTuple):
         wall, cpu = (one or 0 for one in self[:2])
         return other._replace(wall_seconds=wall + (other.wall_seconds or 0), cpu_seconds=cpu + (other.cpu_seconds or 0))
 
+    def rounded(self) -> Times:
+        """Return the same times to a tenth of a second."""
+        wall, cpu, load = (None if value is None else round(value, 1) for value in self[:3])
+        return Times(wall, cpu, load, self.is_quiet)
+
 
 UNKNOWN = Times(None, None)
 
@@ -112,7 +117,7 @@ class Result(NamedTuple):
             steps=found["steps"],
             episodes=found["episodes"],
             **summary(scores),
-            times=Times(*(None if value is None else round(value, 1) for value in times[:3]), times.is_quiet),
+            times=times.rounded(),
             curve={"steps": [line["steps"] for line in metrics], "returns": _rounded(returns, 5)},
             settings=row.settings(),
         )
