@@ -35,9 +35,7 @@ class ProgressBar:
 
     def __init__(self, title: str):
         self._title = title
-        terminal = _is_terminal(sys.stderr) and not _is_pipe(sys.stdout)
-        self._console = Console(file=cast(TextIO, _Forgiving(sys.stderr)), force_terminal=terminal)
-        self._has_bar = terminal and not self._console.is_dumb_terminal
+        self._console, self._has_bar = for_bars()
         self._has_lines = not self._has_bar or not _is_terminal(sys.stdout)
         is_wide = self._console.width >= WIDE
         bar = [TextColumn(escape(title)), BarColumn()] if is_wide else []
@@ -101,6 +99,13 @@ class ProgressBar:
             if steps < report.steps
             else None
         )
+
+
+def for_bars() -> tuple[Console, bool]:
+    """Return a console on standard error, and whether bars can be drawn on it."""
+    terminal = _is_terminal(sys.stderr) and not _is_pipe(sys.stdout)
+    console = Console(file=cast(TextIO, _Forgiving(sys.stderr)), force_terminal=terminal)
+    return console, terminal and not console.is_dumb_terminal
 
 
 class _Figures(ProgressColumn):

@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from support.terminal import Terminal
 
 from algorithms.runs.presets import PRESETS
 from algorithms.runs.reproducing import Results, Row, jobs, read_rows, tables, writing
@@ -290,24 +289,22 @@ def test_a_run_that_fails_is_told_and_others_go_on(script, options, tmp_path, ca
 
 
 def test_a_stopped_run_goes_on_where_it_was(options, tmp_path):
-    """By Ctrl-C while it trains; then the run itself is asked to go on."""
-    text = ROWS.replace("--total-steps 100", "--total-steps 400_000").replace("--test-every 0", "--test-every 2_000")
+    """By Ctrl-C at a terminal, which shows the row; then the run itself is asked to go on."""
+    text = ROWS.replace("--total-steps 100", "--total-steps 4_000_000").replace("--test-every 0", "--test-every 2_000")
     (tmp_path / "rows.yaml").write_text(text)
-    command = [sys.executable, str(SCRIPT), *options, "--only"]
     row = read_rows(tmp_path / "rows.yaml")[0].rows[0]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [*command, row.command], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, str(SCRIPT), *options, "--only", row.command]
+    terminal = Terminal(command, {"PYTHONPATH": str(ROOT)}, str(tmp_path))
+    terminal.wait_for(r"0/1 rows done")
+    terminal.wait_for(r"ddqn CartPole-v1 --num-seeds 2")
     folder = RunFolder(tmp_path / "runs" / row.file_name)
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit and not (folder.path.exists() and folder.metrics()):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "the same command continues" in err
-    assert 0 < folder.metrics()[-1]["steps"] < 400_000
+    terminal.wait_for(lambda: folder.path.exists() and bool(folder.metrics()))
+    terminal.press(b"\x03")
+    assert terminal.finish() == 130
+    assert "the same command continues" in terminal.screen
+    assert "Traceback" not in terminal.text
+    assert not terminal.is_cursor_hidden
+    assert 0 < folder.metrics()[-1]["steps"] < 4_000_000
     first = json.loads((tmp_path / "runs" / f"{row.file_name}.times").read_text())
     assert first["cpu_seconds"] > 0.5
     noting = tmp_path / "noting.py"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from algorithms.runs.progress_bar import clock
+from algorithms.runs.progress_bar import clock, for_bars
 from algorithms.runs.reproducing.results import Result
 from algorithms.runs.reproducing.rows import Row
 
@@ -17,7 +15,7 @@ FIRST_SHARE = 0.01  # of all work; before that, an estimate would only be noise
 
 
 class Display:
-    """One line for all rows and one for each that is running. If standard error is no terminal, a line for each result.
+    """One line for all rows and one for each that is running. Without a terminal, a line for each result.
 
     Args:
         rows: what will be run.
@@ -27,11 +25,11 @@ class Display:
         self._work = {row: _work(row) for row in rows}
         self._done: list[Row] = []
         self._begun = time.monotonic()
-        console = Console(stderr=True)
+        console, has_bar = for_bars()
         self._bar = Progress(
             *(SpinnerColumn("line"), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False)),
             console=console,
-            disable=not console.is_terminal or console.is_dumb_terminal,
+            disable=not has_bar,
             transient=True,
             redirect_stdout=False,
         )
@@ -51,7 +49,10 @@ class Display:
         unit = " %" if row.of_success else ""
         verdict = {True: "met", False: "NOT MET", None: "no goal"}[row.is_met(result.scores)]
         line = f"{row.command}: {result.mean:.1f}{unit} [{result.worst:.1f}, {result.best:.1f}], {verdict}"
-        print(f"{self._count}  {line}", flush=True, file=sys.stdout)
+        if self._bar.disable:
+            print(f"{self._count}  {line}", flush=True)
+        else:  # above the lines that are drawn again and again
+            self._bar.console.print(f"{self._count}  {line}", markup=False, highlight=False, soft_wrap=True)
 
     def tick(self, shares: Mapping[Row, float]) -> None:
         """Draw the lines anew.

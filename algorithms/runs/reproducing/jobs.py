@@ -48,7 +48,7 @@ class Jobs:
         self._num_jobs, self._cores = num_jobs, max(num_cores() // num_jobs, 1)
         self._waiting: collections.deque[Row] = collections.deque()
         self._running: dict[Row, int] = {}  # rows, and the ids of their processes
-        self._lock = threading.Lock()  # of the two above
+        self._lock = threading.RLock()  # of the two above; a signal may come while its thread has it
         self._is_stopped = False
         self.failed: list[Failed] = []
 
@@ -100,7 +100,11 @@ class Jobs:
                 if not self._waiting:
                     return
                 row = self._waiting.popleft()
-            result = self._run(row)
+            try:
+                result = self._run(row)
+            except (OSError, ValueError) as error:  # such as a full disk; the other rows go on
+                self.failed.append(Failed(row, 2, str(error)))
+                continue
             if result is not None:
                 done.append((row, result))
 
@@ -114,10 +118,10 @@ class Jobs:
         what = ["--resume", str(out)] if is_begun else [*row.words, "--out", str(out)]
         self._folder.mkdir(parents=True, exist_ok=True)
         with log.open("a") as file:
-            clock.begin(is_continued=is_begun)
             process = self._start(row, [*what, "--cores", str(self._cores)], file)
             if process is None:
                 return None
+            clock.begin(is_continued=is_begun)
             _, status, usage = os.wait4(process.pid, 0)
             with self._lock:
                 del self._running[row]
