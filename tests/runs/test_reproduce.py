@@ -1,25 +1,22 @@
-"""The tables of results: their rows, their files, and the script that runs rows and writes what they reached."""
+"""The script that runs the rows of the tables of results, and the one that runs SBX beside them."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
+from support.kept_results import keep
+from support.scripts import load_script
 from support.terminal import Terminal
 
-from algorithms.runs.presets import PRESETS
 from algorithms.runs.reproducing import Results, Row, jobs, read_rows, tables, writing
 from algorithms.runs.reproducing.display import Display
-from algorithms.runs.reproducing.results import Times, summary
-from algorithms.runs.reproducing.rows import file_name
+from algorithms.runs.reproducing.results import Times
 from algorithms.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -35,18 +32,11 @@ ROWS = f"""
     - {{command: ddqn CartPole-v1 --num-seeds 2 {TINY}, goal: 5, floor: 1, is_best_known: true, known: "500 (Zoo)"}}
     - {{command: ddqn CartPole-v1 --gamma 0.9 --num-seeds 2 {TINY}, goal: 900}}
 """
-GROUPS = read_rows(ROOT / "results" / "rows.yaml")
-ALL = [row for group in GROUPS for row in group.rows]
-DONE = [row for row in ALL if (ROOT / "results" / f"{row.file_name}.json").exists()]
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("reproduce_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("reproduce")
 
 
 @pytest.fixture
@@ -58,103 +48,9 @@ def options(tmp_path):
     return [word for name, value in names.items() for word in (f"--{name}", str(tmp_path / value))]
 
 
-def keep(row, scores, folder, steps=20_000, **changes):
-    """Write a result as a run would have left it."""
-    values = {
-        **{"command": row.command, "date": "2026-01-02", "versions": {"jax": "1"}, "machine": "x, 2 cores"},
-        **{"steps": steps, "episodes": 100, **summary(scores), "times": Times(3.0, 5.0, 0.5)._asdict()},
-        **{"curve": {"steps": [10, 20], "returns": [[1.0] * len(scores), scores]}, "settings": row.settings()},
-    }
-    folder.mkdir(exist_ok=True)
-    (folder / f"{row.file_name}.json").write_text(json.dumps(values | changes))
-
-
-def test_every_command_is_understood_and_every_preset_has_a_row():
-    assert len(ALL) > 50
-    for row in ALL:
-        settings = row.parsed().settings
-        assert settings.num_seeds >= 3, row.command
-    assert {*PRESETS} <= {tuple(row.words[:2]) for row in ALL}
-
-
-def test_seeds_are_as_promised():
-    for group in GROUPS:
-        for row in group.rows:
-            settings = row.parsed().settings
-            if group.title == "Classic control":
-                assert (settings.seed, settings.num_seeds) == (0, 10), row.command
-            if group.title == "Held-out seeds":
-                assert (settings.seed, settings.num_seeds) == (1000, 32), row.command
-
-
-def test_the_readme_shows_about_ten_rows():
-    assert 8 <= sum(row.is_best_known for row in ALL) <= 12
-
-
-@pytest.mark.parametrize("row", DONE, ids=[row.command for row in DONE])
-def test_every_result_belongs_to_its_row(row):
-    result = Results(ROOT / "results").read(row)
-    assert result is not None, "its settings have changed: run it again, or remove the file"
-    settings = row.settings()
-    assert len(result.scores) == settings["num_seeds"]
-    assert result.steps == settings["plan"]["total_steps"]
-    assert result.episodes == 100
-    assert {name: getattr(result, name) for name in summary(result.scores)} == summary(result.scores)
-    assert np.shape(result.curve["returns"]) == (len(result.curve["steps"]), len(result.scores))
-    assert {"jax", "jaxlib", "jaxrl-buffers"} <= {*result.versions}
-
-
-def test_no_file_is_without_a_row():
-    names = {path.stem for path in (ROOT / "results").glob("*.json")}
-    assert names == {row.file_name for row in DONE}
-
-
-def test_tables_pictures_and_page_are_those_of_the_files():
-    """`python scripts/reproduce.py --write` brings them up to date."""
-    results = Results(ROOT / "results")
-    assert tables.short(GROUPS, results) in (ROOT / "README.md").read_text("utf-8")
-    assert (ROOT / "results" / "README.md").read_text("utf-8") == writing.long_page(GROUPS, results)
-    drawn = {file_name(name) for name in writing.comparisons(GROUPS, results)}
-    assert {path.stem for path in (ROOT / "results" / "pictures").glob("*")} == drawn
-    page = (ROOT / "results" / "index.html").read_text("utf-8")
-    assert page == writing.html(GROUPS, results)
-    assert page.count("<tr><td><code>") == len(DONE)
-    assert all(f"<code>{row.command}</code>" in page for row in ALL)
-
-
-def test_cells_tell_what_was_met(tmp_path):
-    rows = [
-        Row("sac Pendulum-v1", goal=-180, floor=-150.5),
-        Row("ddqn CartPole-v1", goal=475),
-        Row("ddqn CartPole-v1 --n-step 3", goal=200, is_ceiling=True),
-        Row("ddqn BitFlip15-v0", goal=99, floor=99, of_success=True),
-        Row("sac Reacher-misc"),
-        Row("ppo CartPole-v1", goal=475, known="nobody"),
-    ]
-    found = [[-151, -149, -150], [470.0], [120.0], [100.0, 99.0], [3.0]]
-    for row, scores in zip(rows[:-1], found, strict=True):
-        keep(row, scores, tmp_path, steps=1_234)
-    cells = [tables.cells(row, Results(tmp_path)) for row in rows]
-    assert [cell[""] for cell in cells] == ["**not met**", "**not met**", "met", "met", "", "not run"]
-    assert [cell["goal"] for cell in cells][:4] == [
-        "-180, no seed below -150.5",
-        "475",
-        "below 200",
-        "99 %, no seed below 99 %",
-    ]
-    assert cells[0]["mean (worst to best)"] == "-150.0 (-151.0 to -149.0)"
-    assert cells[3]["mean"] == "99.5 %"
-    assert cells[0]["interquartile mean"].startswith("-150.0 [")
-    assert (cells[0]["steps"], cells[0]["CPU time"], cells[0]["date"]) == ("1,234", "5 s", "2026-01-02")
-    assert cells[5]["mean"] == ""
-    assert cells[5]["known elsewhere"] == "nobody"
-
-
 def test_sbx_is_trained_seed_by_seed(tmp_path, monkeypatch, capsys):
     """Here by a stand-in, because SBX is not needed to use this library."""
-    spec = importlib.util.spec_from_file_location("train_sbx_script", ROOT / "scripts" / "train_sbx.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("train_sbx")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "_score", lambda options, seed: 10.0 * seed)
     monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "1.2")
@@ -167,30 +63,6 @@ def test_sbx_is_trained_seed_by_seed(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("seed") == 6  # a line each, whose command has the word, too
 
 
-def test_sbx_is_told_beside_a_row(tmp_path):
-    row = Row("sac gymnasium:Hopper-v5", known="2000 (Zoo)", sbx="sac Hopper-v5 --num-seeds 2")
-    assert tables.cells(row, Results(tmp_path))["known elsewhere"] == "2000 (Zoo)"
-    (tmp_path / "sbx").mkdir()
-    found = {"scores": [3.0, 1.0], "versions": {"sbx-rl": "0.28"}}
-    (tmp_path / "sbx" / "sac_Hopper-v5_num-seeds_2.json").write_text(json.dumps(found))
-    told = tables.cells(row, Results(tmp_path))["known elsewhere"]
-    assert told == "2000 (Zoo); SBX 0.28 here: 2.0 (1.0 to 3.0), 2 seeds"
-
-
-def test_a_result_of_other_settings_does_not_count(tmp_path):
-    row = Row("ddqn CartPole-v1 --num-seeds 2")
-    results = Results(tmp_path)
-    keep(row, [1.0, 2.0], tmp_path)
-    assert results.read(row) is not None
-    settings = row.settings()
-    old = {**settings, "plan": {name: value for name, value in settings["plan"].items() if name != "on_nan"}}
-    keep(row, [1.0, 2.0], tmp_path, settings=old)  # of a version that did not have this setting
-    assert results.read(row) is not None
-    for changed in ({**settings, "gamma": 0.5}, {**settings, "gone": 1}, {**settings, "agent": {"learning_rate": 9.0}}):
-        keep(row, [1.0, 2.0], tmp_path, settings=changed)
-        assert results.read(row) is None
-
-
 def test_rows_with_the_same_settings_share_their_result(script, tmp_path):
     one, same = Row("ddqn CartPole-v1 --num-seeds 2"), Row("ddqn CartPole-v1 --num-seeds 2 --sampler prioritized")
     other = Row("ddqn CartPole-v1 --num-seeds 2 --sampler uniform")
@@ -201,31 +73,6 @@ def test_rows_with_the_same_settings_share_their_result(script, tmp_path):
     results.share([one, same, other])
     assert results.read(same)._replace(command=one.command) == results.read(one)
     assert results.read(other) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1", "expected a list of groups"),
-        ("- {title: a, rows: []}", "expected a title, a text and a list of rows"),
-        ("- {title: a, text: b, rows: [{command: ddqn CartPole-v1 --n-stp 3}]}", "did you mean --n-step?"),
-        ("- {title: a, text: b, rows: [{command: ddqn CartPole-v1, gaol: 3}]}", "gaol"),
-        ("- {title: a, text: b, rows: [{command: ddqn CartPole-v1}, {command: ddqn  CartPole-v1}]}", "two rows"),
-    ],
-)
-def test_rows_that_are_wrong(tmp_path, text, message):
-    path = tmp_path / "rows.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_rows(path)
-
-
-def test_only_what_lies_between_the_marks_changes(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
-    for text in ("one", "two\nlines"):
-        tables.write_between_marks(path, text)
-        assert path.read_text() == f"before\n{tables.BEGIN}\n{text}\n{tables.END}\nafter\n"
 
 
 @pytest.mark.parametrize(

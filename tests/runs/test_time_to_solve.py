@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from support.scripts import load_script
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark_time_to_solve.py"
 READY = "import json, time; tell = lambda **line: print(json.dumps(line), flush=True); tell(ready=True)"
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("time_to_solve_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmark_time_to_solve")
 
 
 def library(*lines):
