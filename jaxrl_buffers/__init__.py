@@ -45,6 +45,7 @@ from jaxrl_buffers.recipes import (
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.rollouts import Rollout, RolloutBatch
 from jaxrl_buffers.samplers import Combined, Episodic, LastN, Prioritized, Recent, Uniform
+from jaxrl_buffers.sharded import Sharded, shard
 from jaxrl_buffers.storage import Frames, Reader, Ring
 from jaxrl_buffers.storage.episodes import Episode
 from jaxrl_buffers.storage.returns import EpisodicReturns
@@ -96,6 +97,7 @@ __all__ = [
     "Sampler",
     "Scalar",
     "Sequence",
+    "Sharded",
     "Transition",
     "Uniform",
     "View",
@@ -121,6 +123,7 @@ __all__ = [
     "scan_minibatches",
     "segment_tree",
     "sequences",
+    "shard",
     "starts",
     "storage",
     "to_config",

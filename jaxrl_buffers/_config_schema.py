@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import operator
@@ -18,6 +19,7 @@ from flax import linen
 
 from jaxrl_buffers import _renamed as renamed
 from jaxrl_buffers._checks import shown
+from jaxrl_buffers.component import MESH_AXIS
 
 COMPONENTS: dict[str, Callable[..., Any]] = {}  # the keys are the names that a config may use
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -96,16 +98,19 @@ def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a component class, or of a function that makes a component.
 
     The keys of `**options: Unpack[SomeTypedDict]` count as parameters with a default. The fields `parent` and `name` of
-    flax modules are left out: flax sets them.
+    flax modules are left out: flax sets them. The axis of a mesh is left out: `Sharded` and `DataParallel` set it.
     """
     hints = typing.get_type_hints(factory)
     is_module = inspect.isclass(factory) and issubclass(factory, linen.Module)
+    component: Any = factory
+    fields = dataclasses.fields(component) if dataclasses.is_dataclass(component) else ()
+    axes = [field.name for field in fields if field.metadata.keys() >= MESH_AXIS.keys()]
     found = {}
     for key, parameter in inspect.signature(factory).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and typing.get_origin(hints[key]) is typing.Unpack:
             for option, hint in typing.get_type_hints(*typing.get_args(hints[key])).items():
                 found[option] = inspect.Parameter(option, parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        elif not (is_module and key in ("parent", "name")):
+        elif key not in axes and not (is_module and key in ("parent", "name")):
             found[key] = parameter.replace(annotation=hints[key])
     return found
 

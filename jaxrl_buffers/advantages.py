@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers import _mesh as mesh
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.types import Scalar
 
 
@@ -36,7 +38,8 @@ def discount_cumsum(values: jax.Array, discount: Scalar) -> jax.Array:
         total = value + jnp.where(discount == 0, 0, discount * later)
         return total, total
 
-    return lax.scan(step, jnp.zeros_like(values[0]), (values, discount), reverse=True)[1]
+    last = mesh.vary_like(jnp.zeros_like(values[0]), (values, discount))
+    return lax.scan(step, last, (values, discount), reverse=True)[1]
 
 
 def generalized_advantages(
@@ -102,7 +105,7 @@ def rewards_to_go(reward: jax.Array, is_end: jax.Array, last_value: jax.Array, g
     return discount_cumsum(reward + jnp.where(is_end, gamma * last_value, 0), jnp.where(is_end, 0, gamma))
 
 
-def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
+def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar, axis: Axis = None) -> jax.Array:
     """Return `(x - mean) / (std + epsilon)` where the mask is True, and zero elsewhere.
 
     The mean and the standard deviation are taken over the entries that are finite and have mask True. An entry with
@@ -112,13 +115,16 @@ def normalize(values: jax.Array, mask: jax.Array, epsilon: Scalar) -> jax.Array:
         values: `float32[...]`, such as advantages.
         mask: `bool[...]`, the entries that count.
         epsilon: added to the standard deviation, so that equal values are not divided by zero.
+        axis: inside of `shard_map`, an axis of the mesh: the mean and the standard deviation are those of the entries
+            of all devices along it.
 
     Example:
         >>> print(normalize(jnp.array([1.0, 3.0, 100.0]), jnp.array([True, True, False]), epsilon=0.0))
         [-1.  1.  0.]
     """
     counts = mask & jnp.isfinite(values)
-    count = jnp.maximum(jnp.sum(counts, dtype=jnp.float32), 1)
-    centered = jnp.where(mask, values - jnp.sum(jnp.where(counts, values, 0)) / count, 0)
-    deviation = jnp.sqrt(jnp.sum(jnp.where(counts, centered, 0) ** 2) / count)
+    count, sum_of_values = mesh.total((jnp.sum(counts, dtype=jnp.float32), jnp.sum(jnp.where(counts, values, 0))), axis)
+    count = jnp.maximum(count, 1)
+    centered = jnp.where(mask, values - sum_of_values / count, 0)
+    deviation = jnp.sqrt(mesh.total(jnp.sum(jnp.where(counts, centered, 0) ** 2), axis) / count)
     return centered / (deviation + jnp.asarray(epsilon, jnp.float32))

@@ -17,6 +17,9 @@ import jax
 from flax import serialization
 
 STATIC = "pytree_node"  # flax.struct uses this key too, so tools that know its classes know components
+# Marks a field `axis`: the mesh axis over which environments are split; None if one device has all of them. `Sharded`
+# and `DataParallel` set it, inside of `shard_map`. It is no option for users.
+MESH_AXIS = {"mesh_axis": True}
 
 
 def field(*, static: bool = False, metadata: Mapping[str, Any] | None = None, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -149,7 +149,7 @@ class Mixture(Component):
 
     def reprioritize(self, state: MixtureState) -> MixtureState:
         """Apply changed hyper-parameters to every stored priority of every buffer."""
-        return MixtureState(tuple(map(ReplayBuffer.reprioritize, self.buffers, state.parts)))
+        return MixtureState(tuple(buffer.reprioritize(part) for buffer, part in self._pairs(state)))
 
     def observe(self, state: MixtureState, mean_return: Scalar) -> MixtureState:
         """Do what `report_return` does; this is its old name."""
@@ -177,7 +177,7 @@ class Mixture(Component):
 
     def num_valid(self, state: MixtureState) -> jax.Array:
         """Count the legal starts of all buffers."""
-        return self._sum(state, ReplayBuffer.num_valid)
+        return self._sum(buffer.num_valid(part) for buffer, part in self._pairs(state))
 
     def can_sample(self, state: MixtureState, at_least: int = 1) -> jax.Array:
         """Return whether all buffers together have `at_least` legal starts."""
@@ -185,7 +185,7 @@ class Mixture(Component):
 
     def size(self, state: MixtureState) -> jax.Array:
         """Count the stored slots of all buffers."""
-        return self._sum(state, ReplayBuffer.size)
+        return self._sum(buffer.size(part) for buffer, part in self._pairs(state))
 
     def stats(self, state: MixtureState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
         """Return the statistics of every buffer, as `"<number>/<name>"`."""
@@ -198,8 +198,8 @@ class Mixture(Component):
     def _pairs(self, state: MixtureState) -> list[tuple[ReplayBuffer, ReplayState]]:
         return list(zip(self.buffers, state.parts, strict=True))
 
-    def _sum(self, state: MixtureState, count: Callable[[ReplayBuffer, ReplayState], jax.Array]) -> jax.Array:
-        return jnp.sum(jnp.stack([count(*pair) for pair in self._pairs(state)]), dtype=jnp.int32)
+    def _sum(self, counts: Iterable[jax.Array]) -> jax.Array:
+        return jnp.sum(jnp.stack([*counts]), dtype=jnp.int32)
 
     def _with_part(self, state: MixtureState, number: int, part: ReplayState) -> MixtureState:
         return MixtureState((*state.parts[:number], part, *state.parts[number + 1 :]))

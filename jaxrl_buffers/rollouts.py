@@ -23,9 +23,10 @@ from jaxrl_buffers._checks import (
     row_structure,
 )
 from jaxrl_buffers._fields import check_fields, named_field
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.advantages import discount_cumsum, generalized_advantages, normalize, rewards_to_go
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage.reader import Reader
@@ -100,6 +101,7 @@ class Rollout(Component):
     epsilon: Scalar = field(default=1e-8, kw_only=True)
     normalize: bool = field(static=True, default=True, kw_only=True)
     returns: str = field(static=True, default="lambda", kw_only=True)
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     renamed: ClassVar[Mapping[str, str]] = {"is_normalized": "normalize"}
 
@@ -214,7 +216,7 @@ class Rollout(Component):
         else:
             returns = rewards_to_go(steps.reward, is_end, rows.last_value, self.gamma)
         if self.normalize:
-            advantage = normalize(advantage, mask, self.epsilon)
+            advantage = normalize(advantage, mask, self.epsilon, self.axis)
         advantage, returns = jnp.where(mask, advantage, 0), jnp.where(mask, returns, 0)
         return RolloutBatch(steps.obs, steps.action, advantage, returns, mask, steps.extras)
 

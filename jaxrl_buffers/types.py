@@ -122,6 +122,7 @@ class Draw(NamedTuple):
     least: jax.Array  # float32[], the smallest mass of any start (inf when there is none)
     total: jax.Array  # float32[], the mass of all starts
     num_starts: jax.Array  # int32[]
+    factor: Scalar = 1.0  # float32[] or [B], on the weights: it corrects a draw from a part of the starts
 
 
 @runtime_checkable

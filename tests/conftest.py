@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 8)  # for tests of what is split over devices
 
 
 MAPPINGS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")  # on Linux

@@ -13,8 +13,10 @@ import numpy as np
 from algorithms.addons.behaviors import Behavior, divergence
 from algorithms.networks.distributions import Distribution
 from algorithms.types import Metrics
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_number
-from jaxrl_buffers.component import Component
+from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
 
@@ -24,6 +26,7 @@ class BehaviorKL(Component, abc.ABC):
     behaviors: tuple[Behavior, ...]
     weights: tuple[Scalar, ...] | None = None
     scale: Scalar = 1.0
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     learning_rate: ClassVar[float] = 0.0  # the add-on has no parameters
 
@@ -96,7 +99,10 @@ class AttractionKL(BehaviorKL):
         """Return the term, and the metric `kl`, the divergence from the nearest behavior; `key` is not used."""
         kl = self.divergences(policy, sample)
         distance = kl - jnp.log(self.preferences)
-        return jnp.asarray(self.scale, jnp.float32) * jnp.min(distance), {"kl": kl[jnp.argmin(distance)]}
+        # With several devices, the behavior that is nearest for the samples of all of them counts.
+        nearest = jnp.argmin(mesh.mean(jax.lax.stop_gradient(distance), self.axis))
+        least = jnp.min(distance) if self.axis is None else distance[nearest]
+        return jnp.asarray(self.scale, jnp.float32) * least, {"kl": kl[nearest]}
 
 
 class RepulsionKL(BehaviorKL):

@@ -31,7 +31,7 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, init_stack
 from algorithms.networks.distributions import Normal
-from algorithms.types import GroupRule, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar
@@ -173,7 +173,7 @@ class DeterministicAgent(ActorAgent):
             return 0.5 * jnp.sum(jnp.mean(sample.weights[None] * (q - target[None]) ** 2, axis=1)), q
 
         (loss_q, q), grads = jax.value_and_grad(loss, has_aux=True)(state.params.critic)
-        metrics = {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(grads)}
+        metrics = {"loss_q": loss_q, "q": jnp.mean(q)}
         return grads, StepInfo(jnp.abs(jnp.min(q, axis=0) - target), metrics)
 
     def policy_gradient(self, state: DeterministicState, sample: Sample) -> tuple[jax.Array, PyTree]:
@@ -185,6 +185,10 @@ class DeterministicAgent(ActorAgent):
             return -jnp.mean(sample.weights * q)
 
         return jax.value_and_grad(loss)(state.params.actor)
+
+    def norms(self, grads: ActorCritic) -> Metrics:
+        """Return the metrics that are norms of gradients."""
+        return {"grad_norm_q": optax.tree.norm(grads.critic), "grad_norm_pi": optax.tree.norm(grads.actor)}
 
     @property
     def _critic(self) -> Critic:

@@ -28,7 +28,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import jax
-import optax
 
 from algorithms.addons import Addon, addon
 from algorithms.agents import optimization
@@ -97,8 +96,8 @@ class DDPG(DeterministicAgent, Component):
         next_action = self.policy.action(state.target.actor, sample.batch.next_obs)
         critic, info = self.critic_gradient(state, sample, next_action)
         loss_pi, actor = self.policy_gradient(state, sample)
-        metrics = info.metrics | {"loss_pi": loss_pi, "grad_norm_pi": optax.tree.norm(actor)}
-        grads, info = ActorCritic(actor, critic), info._replace(metrics=metrics)
+        grads = ActorCritic(actor, critic)
+        info = info._replace(metrics={**info.metrics, "loss_pi": loss_pi, **self.norms(grads)})
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:

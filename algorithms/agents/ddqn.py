@@ -44,7 +44,7 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Discrete
 from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
 from algorithms.networks.distributions import Categorical
-from algorithms.types import GroupRule, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component, field
@@ -186,10 +186,14 @@ class DDQN(BaseAgent, Component):
         metrics = {
             "loss_q": loss_q,
             "q": jnp.mean(q),
-            "grad_norm_q": optax.tree.norm(grads),
+            **self.norms(DDQNParams(grads)),
             "epsilon": state.epsilon,
         }
         return addon.add_gradients(self, state, sample, key, DDQNParams(grads), StepInfo(jnp.abs(error), metrics))
+
+    def norms(self, grads: DDQNParams) -> Metrics:
+        """Return the metrics that are norms of gradients."""
+        return {"grad_norm_q": optax.tree.norm(grads.critic)}
 
     def apply(self, state: DDQNState, grads: DDQNParams) -> DDQNState:
         """Step the network, move the target network towards it, and lower epsilon."""

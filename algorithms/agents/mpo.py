@@ -220,6 +220,11 @@ class MPO(StochasticAgent, Component):
         metrics |= {"loss_q": loss_q, "q": jnp.mean(q), "grad_norm_q": optax.tree.norm(critic)}
         return grads._replace(critic=critic), StepInfo(jnp.abs(error), metrics)
 
+    def norms(self, grads: MPOParams) -> Metrics:
+        """Return the metrics that are norms of gradients; those of the policy are of the last pass."""
+        last = grads if self.num_passes == 1 else map_passes(operator.itemgetter(-1), grads)
+        return {"grad_norm_q": optax.tree.norm(grads.critic), "grad_norm_pi": optax.tree.norm(last.actor)}
+
     def apply(self, state: MPOState, grads: MPOParams) -> MPOState:
         """Step critic and temperature, then policy and multipliers once for each pass. Then move the targets."""
         after = optimization.step(self, state, grads, ("critic", "temperature"))
@@ -275,11 +280,8 @@ class MPO(StochasticAgent, Component):
         actor, duals = trained
         temperature, multipliers = map(mpo_losses.dual, duals)
         is_discrete = isinstance(self.action_space, Discrete)
-        limits = by_constraint(
-            self.action_space,
-            self.kl_constraint if is_discrete else self.kl_mean_constraint,
-            self.kl_variance_constraint,
-        )
+        limit = self.kl_constraint if is_discrete else self.kl_mean_constraint
+        limits = by_constraint(self.action_space, limit, self.kl_variance_constraint)
         reach = jnp.stack([jnp.asarray(e, jnp.float32) for e in (self.dual_constraint, self.penalty_constraint)])
         online = self.policy.distribution(actor, sample.batch.obs)
         loss_pi, loss_eta, loss_kl, kl = jax.vmap(mpo_losses.state_losses, in_axes=(0, 0, None, None, None, None))(

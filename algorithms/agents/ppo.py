@@ -41,9 +41,11 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_number, require_positive
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._random.hashing import split
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -92,6 +94,7 @@ class PPO(StochasticAgent, Component):
     clip_range: Scalar = 0.2
     entropy_coefficient: Scalar = 0.0
     addons: tuple[Addon, ...] = ()
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     groups: ClassVar[Mapping[str, GroupRule]] = {
         "actor": GroupRule("learning_rate_pi"),
@@ -147,13 +150,13 @@ class PPO(StochasticAgent, Component):
         """
         (_, metrics), actor = jax.value_and_grad(self._policy_loss, has_aux=True)(state.params.actor, sample)
         (loss_v, error), critic = jax.value_and_grad(self._critic_loss, has_aux=True)(state.params.critic, sample)
-        metrics |= {
-            "loss_v": loss_v,
-            "grad_norm_pi": optax.tree.norm(actor),
-            "grad_norm_v": optax.tree.norm(critic),
-        }
-        info = StepInfo(jnp.abs(error), metrics)
-        return addon.add_gradients(self, state, sample, key, ActorCritic(actor, critic), info)
+        grads = ActorCritic(actor, critic)
+        info = StepInfo(jnp.abs(error), {**metrics, "loss_v": loss_v, **self.norms(grads)})
+        return addon.add_gradients(self, state, sample, key, grads, info)
+
+    def norms(self, grads: ActorCritic) -> Metrics:
+        """Return the metrics that are norms of gradients."""
+        return {"grad_norm_pi": optax.tree.norm(grads.actor), "grad_norm_v": optax.tree.norm(grads.critic)}
 
     def apply(self, state: PPOState, grads: ActorCritic) -> PPOState:
         """Step actor, critic and add-ons."""
@@ -183,10 +186,12 @@ class PPO(StochasticAgent, Component):
         )
         log_ratio = log_prob - old_log_prob
         metrics = {
-            "loss_pi": _mean(surrogate, sample.weights),
-            "entropy": _mean(entropy, sample.weights),
-            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights),  # estimates KL(pi_old || pi)
-            "clip_fraction": _mean((jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(jnp.float32), sample.weights),
+            "loss_pi": _mean(surrogate, sample.weights, self.axis),
+            "entropy": _mean(entropy, sample.weights, self.axis),
+            "kl": _mean(jnp.expm1(log_ratio) - log_ratio, sample.weights, self.axis),  # estimates KL(pi_old || pi)
+            "clip_fraction": _mean(
+                (jnp.abs(jnp.expm1(log_ratio)) > clip_range).astype(jnp.float32), sample.weights, self.axis
+            ),
         }
         bonus = jnp.asarray(self.entropy_coefficient, jnp.float32) * metrics["entropy"]
         return metrics["loss_pi"] - bonus, metrics
@@ -194,9 +199,13 @@ class PPO(StochasticAgent, Component):
     def _critic_loss(self, params: PyTree, sample: Sample) -> tuple[jax.Array, jax.Array]:
         """Return `L_v`, and the errors `float32[B]`."""
         error = self._values(params, sample.batch.obs) - sample.batch.return_
-        return 0.5 * _mean(error**2, sample.weights), error
+        return 0.5 * _mean(error**2, sample.weights, self.axis), error
 
 
-def _mean(values: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted mean of values `[B]`. Rows with the weight 0 do not count."""
-    return jnp.sum(weights * values) / jnp.maximum(jnp.sum(weights), 1)
+def _mean(values: jax.Array, weights: jax.Array, axis: Axis = None) -> jax.Array:
+    """Return the weighted mean of values `[B]`. Rows with the weight 0 do not count.
+
+    With an `axis` of a mesh, the mean of the results of all devices along it is the weighted mean of all values.
+    """
+    total = jnp.maximum(mesh.total(jnp.sum(weights), axis), 1)
+    return jnp.sum(weights * values) / (total if axis is None else total / mesh.num_devices(axis))

@@ -44,7 +44,7 @@ from algorithms.agents._soft_policies import ContinuousSoftPolicy, DiscreteSoftP
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso
-from algorithms.types import GroupRule, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -189,6 +189,7 @@ class SAC(StochasticAgent, Component):
         loss_alpha, log_alpha = jax.value_and_grad(self._temperature_loss)(
             state.params.log_alpha, sample, log_prob, self._target_entropy(state.num_updates)
         )
+        grads = SACParams(actor, critic, log_alpha)
         metrics = {
             "loss_q": loss_q,
             "loss_pi": loss_pi,
@@ -196,11 +197,14 @@ class SAC(StochasticAgent, Component):
             "alpha": jnp.exp(state.params.log_alpha),
             "entropy": -jnp.mean(log_prob),
             "q": jnp.mean(q),
-            "grad_norm_q": optax.tree.norm(critic),
-            "grad_norm_pi": optax.tree.norm(actor),
+            **self.norms(grads),
         }
-        grads, info = SACParams(actor, critic, log_alpha), StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
+        info = StepInfo(jnp.mean(jnp.abs(error), axis=0), metrics)
         return addon.add_gradients(self, state, sample, key, grads, info)
+
+    def norms(self, grads: SACParams) -> Metrics:
+        """Return the metrics that are norms of gradients."""
+        return {"grad_norm_q": optax.tree.norm(grads.critic), "grad_norm_pi": optax.tree.norm(grads.actor)}
 
     def apply(self, state: SACState, grads: SACParams) -> SACState:
         """Step critics, actor and temperature. Then move the target critics towards the critics."""

@@ -32,7 +32,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from algorithms.addons import Addon, addon
 from algorithms.agents import losses, optimization
@@ -42,6 +41,7 @@ from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Torso
 from algorithms.types import StepInfo
+from jaxrl_buffers._mesh import vary_like
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Sample, Scalar
@@ -113,14 +113,13 @@ class TD3(DeterministicAgent, Component):
         next_action = jax.vmap(losses.smoothed_action, in_axes=(0, 0, None))(action, scale * normal, clip)
         critic, info = self.critic_gradient(state, sample, next_action)
         moves_policy = self._is_due(state)
-        zero = jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, state.params.actor)
+        zero = vary_like(
+            (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, state.params.actor)), (state, sample.weights)
+        )
         loss_pi, actor = jax.lax.cond(moves_policy, lambda: self.policy_gradient(state, sample), lambda: zero)
-        metrics = info.metrics | {
-            "loss_pi": loss_pi,
-            "grad_norm_pi": optax.tree.norm(actor),
-            "moves_policy": moves_policy.astype(jnp.float32),
-        }
-        grads, info = ActorCritic(actor, critic), info._replace(metrics=metrics)
+        grads, moves = ActorCritic(actor, critic), moves_policy.astype(jnp.float32)
+        metrics = {**info.metrics, "loss_pi": loss_pi, **self.norms(grads), "moves_policy": moves}
+        info = info._replace(metrics=metrics)
         return addon.add_gradients(self, state, sample, key, grads, info)
 
     def apply(self, state: DeterministicState, grads: ActorCritic) -> DeterministicState:

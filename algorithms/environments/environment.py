@@ -105,8 +105,8 @@ class Environment(Component):
         return env
 
     def reset(self, key: jax.Array, num_envs: int) -> EnvironmentState:
-        """Begin `N` episodes; consumes `key`."""
-        keys = split(key, num_envs)
+        """Begin `N` episodes; consumes `key`, which is one PRNG key, or `N` keys."""
+        keys = key if _is_batch_of_keys(key) else split(key, num_envs)
         structure = self._structure(_type_of_one(keys))
         obs, inner = jax.vmap(self.env.reset, in_axes=(0, None))(self._own(keys), self.params)
         obs, inner = _cast((obs, inner), structure)

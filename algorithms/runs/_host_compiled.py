@@ -148,7 +148,7 @@ class HostCompiled:
 
     def _adopt(self, key: jax.Array, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
         parts = self._agent, self._buffer, self._env, self._plan
-        return train_state.taken_over(key, agent_state, buffer_state, iteration, *parts)[0]
+        return train_state.taken_over(key, agent_state, buffer_state, iteration, *parts)
 
     def _mark_break(self, buffer_state: PyTree) -> PyTree:
         # A rollout is empty here: its rows were used up in their iteration.

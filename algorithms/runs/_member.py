@@ -10,7 +10,7 @@ import jax
 
 from algorithms.environments import Environment
 from algorithms.runs.varied import Varied
-from algorithms.training import loop, train_state
+from algorithms.training import loop, parallel, train_state
 from algorithms.training.evaluation import evaluate
 from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
@@ -61,7 +61,7 @@ class Member:
 
     def begin_anew(self, own: Own, state: TrainState) -> TrainState:
         """Begin new episodes in all environments."""
-        return loop.begin_anew(state, *self._parts(own), self.env)
+        return loop.begin_anew(state, *self._parts(own), self.env, self.plan)
 
     def adopt(self, own: Own, agent_state: PyTree, buffer_state: PyTree, iteration: jax.Array) -> TrainState:
         """Return a state that continues with the agent and the buffer of another run."""
@@ -95,10 +95,12 @@ class Member:
         """Return the function that plays so many episodes, given the number of the test."""
 
         def play(own: Own, agent_state: Any, number: jax.Array) -> PyTree:
-            agent, _ = self._parts(own)
+            agent, _ = self.varied.at(own.values)
             return evaluate(agent, agent_state, self.env, jax.random.fold_in(own.key_test, number), num_episodes)
 
         return play
 
     def _parts(self, own: Own) -> tuple[Agent, Buffer]:
-        return self.varied.at(own.values)
+        """Return agent and buffer, those of one device if several share the member."""
+        agent, buffer = self.varied.at(own.values)
+        return parallel.parts(agent, buffer, self.plan)

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 from algorithms import environments
 from algorithms.agents.optimizers import LinearDecay
-from algorithms.environments import Described, custom
+from algorithms.environments import Described, Environment, custom
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.networks import Torso
-from algorithms.runs import components, data_set, settings_checks
+from algorithms.runs import components, data_set, devices, settings_checks
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import Settings, is_component, require_keys
+from algorithms.training import parallel
 from algorithms.training.evaluation import time_limit
 from algorithms.training.learning import Buffer
-from algorithms.training.plan import Plan
+from algorithms.training.plan import Plan, Suggested
 from algorithms.types import Agent
 from algorithms.wrappers.averaging import Averaged
 from algorithms.wrappers.normalization import Normalized
@@ -49,6 +50,7 @@ def build(settings: Settings) -> Experiment:
         100000
     """
     settings_checks.check(settings)
+    devices.divide_cpu(settings.plan.devices)  # before an environment makes arrays, which starts JAX
     env = _environment(settings)
     agent = _agent(settings, env)
     has_memory = agent.torso.memory is not None
@@ -56,6 +58,8 @@ def build(settings: Settings) -> Experiment:
     buffer = _buffer(settings, plan, env, has_memory)  # a rollout has the length of the plan's iterations
     plan.check_buffer(buffer, by_columns=has_memory, is_filled=settings.dataset is not None)
     _check_views(buffer, has_memory)
+    if plan.devices > 1:
+        parallel.check(buffer, plan)
     if settings.anneal:
         agent = agent.replace(schedule=LinearDecay(plan.updates(plan.num_iterations)))
     agent = Recurrent(agent) if has_memory else agent
@@ -74,6 +78,9 @@ def complete(settings: Settings) -> Settings:
     if settings.dataset is not None:
         settings = dataclasses.replace(settings, dataset=data_set.described(settings.dataset))
     experiment = build(settings)
+    if isinstance(settings.plan.devices, Suggested) and isinstance(experiment.env, Environment):
+        plan = dataclasses.replace(experiment.plan, devices=_devices(settings, experiment))
+        experiment = experiment._replace(plan=plan)
     if settings.dataset is not None:
         data_set.check(settings.dataset, experiment.env)
     groups: dict[str, Any] = {}
@@ -84,6 +91,16 @@ def complete(settings: Settings) -> Settings:
     elif settings.buffer is None:
         groups["sampler"] = components.complete_sampler(settings.sampler)
     return dataclasses.replace(settings, plan=experiment.plan, **groups)
+
+
+def _devices(settings: Settings, experiment: Experiment) -> int:
+    """Return the number of devices for a run that does not ask for one; 1 if it could not be split over more."""
+    number = devices.devices_for(experiment.plan, settings.num_seeds)
+    try:
+        build(dataclasses.replace(settings, plan=dataclasses.replace(experiment.plan, devices=number)))
+    except ValueError:
+        return 1
+    return number
 
 
 def _environment(settings: Settings) -> Described:
@@ -104,6 +121,11 @@ def _environment(settings: Settings) -> Described:
         )
     time_limit(env, None)  # refuses an environment that cannot be evaluated
     if isinstance(env, HostEnvironment):
+        if settings.plan.devices > 1:
+            raise ValueError(
+                f"plan.devices: got {settings.plan.devices}, but {settings.environment} is stepped on the host, and "
+                "only environments inside the compiled program are split over devices; leave it out."
+            )
         check_actors(settings.actors, settings.plan.num_envs)
     else:
         _refuse_on_host(settings, ("processes", "actors", "lock_step"), "runs inside the compiled program")

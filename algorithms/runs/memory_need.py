@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -19,8 +21,18 @@ _MEMORY = Path("/proc/meminfo")
 
 
 def num_bytes(state: PyTree) -> int:
-    """Return the size in bytes of a state, or of the shapes that `jax.eval_shape` returns."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    """Return the size in bytes of a state, or of the shapes of one, on each device; a CPU counts as one device."""
+    return sum(_num_elements(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def _num_elements(leaf: Any) -> int:
+    sharding = getattr(leaf, "sharding", None)  # shapes may have none
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return leaf.size
+    if jax.default_backend() != "cpu":
+        return math.prod(sharding.shard_shape(leaf.shape))
+    copies = sharding.num_devices * math.prod(sharding.shard_shape(leaf.shape))
+    return copies
 
 
 def check(state: PyTree) -> None:

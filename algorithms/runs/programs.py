@@ -67,7 +67,7 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
     own = _own_values(points, varied)
     if not isinstance(env, Environment):
         return _on_host(points[0], experiments[0], own)
-    return _in_program(points, Member(varied, env, plan), own, way_for(len(own.key_train), cores))
+    return _in_program(points, Member(varied, env, plan), own, way_for(len(own.key_train), cores, plan.devices))
 
 
 def _own_values(points: Sequence[Settings], varied: Varied) -> Own:
@@ -84,11 +84,12 @@ def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) 
     own = way.split(own)
     like = way.shapes(member.begin if dataset is None else member.begin_filled, own)
     # All members have the same data set. Each gets its own copy, but a single member takes over the memory.
-    begun = way.compiled(member.begin, (1,) if num_members == 1 else (), num_shared=1)
-    begun_from = way.compiled(member.begin_from, num_shared=1)
-    begun_anew, gone_online = way.compiled(member.begin_anew, (1,)), way.compiled(member.go_online, (1,))
-    adopted, looked = way.compiled(member.adopt, (1, 2), num_shared=1), way.compiled(member.read_metrics)
-    forgotten = way.compiled(member.forget_metrics, (0,))
+    of_state = functools.partial(way.compiled, gives_state=True)
+    begun = of_state(member.begin, (1,) if num_members == 1 else (), num_shared=1)
+    begun_from = of_state(member.begin_from, num_shared=1)
+    begun_anew, gone_online = of_state(member.begin_anew, (1,)), of_state(member.go_online, (1,))
+    adopted, looked = of_state(member.adopt, (1, 2), num_shared=1), way.compiled(member.read_metrics)
+    forgotten = of_state(member.forget_metrics, (0,))
     tests = functools.cache(lambda num_episodes: way.compiled(member.test(num_episodes), num_shared=1))
 
     def init(agent_state: PyTree = None) -> TrainState:

@@ -76,6 +76,8 @@ def _check_dataset(settings: Settings) -> None:
         if number := settings.plan.offline_updates:
             raise ValueError(f"plan.offline_updates: got {number}, but there is no data set; give `dataset`.")
         return
+    if settings.plan.devices > 1:
+        raise ValueError("dataset: it is not split over devices; leave out one of --dataset and --devices.")
     if settings.algorithm in ON_POLICY:
         raise ValueError(f"dataset: {settings.algorithm} learns only from new steps of its policy; leave it out.")
     if settings.info or settings.memory != "none":

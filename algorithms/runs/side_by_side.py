@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -18,12 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms.runs.on_devices import OnDevices
+from algorithms.training import parallel
 from algorithms.training.metrics import Sums
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers._saved_leaves import SideBySide
 from jaxrl_buffers.types import PyTree
 
 MAX_TURNS = 8
+Function = Callable[..., Any]
 
 
 class Members(SideBySide):
@@ -56,13 +60,16 @@ class Way(Protocol):
         """Return the shapes and dtypes of the result for all members, given the function of one member."""
         ...
 
-    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+    def compiled(
+        self, function: Function, donate: Sequence[int] = (), num_shared: int = 0, gives_state: bool = False
+    ) -> Any:
         """Return the compiled function of all members, given the function of one member.
 
         Args:
             function: takes first the arguments of each member, and then those that are the same for all.
             donate: the arguments whose memory may be used again.
             num_shared: how many arguments are the same for all.
+            gives_state: whether the function returns a training state.
         """
         ...
 
@@ -90,18 +97,25 @@ class Way(Protocol):
         ...
 
 
-def way_for(num_members: int, cores: int | None = None) -> Way:
+def way_for(num_members: int, cores: int | None = None, devices: int = 1) -> Way:
     """Return the way to run so many members on the default platform.
 
     Args:
         num_members: `S`.
         cores: how many members run at a time on a CPU; None for as many as there are cores.
+        devices: how many devices share each member.
     """
     if cores is not None:
         require_integer("run", "cores", cores, 1)
+    is_cpu = jax.default_backend() == "cpu"
+    num_groups = math.gcd(num_members, max(jax.device_count() // devices, 1))
+    if devices > 1 or (num_groups > 1 and not is_cpu):
+        is_alone = num_members == 1
+        mesh = parallel.make_mesh(devices, None if is_alone else num_groups)
+        return OnDevices(mesh, Alone() if is_alone else InOneProgram())
     if num_members == 1:
         return Alone()
-    return OnCores(min(cores or num_cores(), num_members)) if jax.default_backend() == "cpu" else InOneProgram()
+    return OnCores(min(cores or num_cores(), num_members)) if is_cpu else InOneProgram()
 
 
 def num_cores() -> int:
@@ -127,7 +141,9 @@ class Alone:
         """Return the shapes of what it gives."""
         return jax.eval_shape(function, *args)
 
-    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+    def compiled(
+        self, function: Function, donate: Sequence[int] = (), num_shared: int = 0, gives_state: bool = False
+    ) -> Any:
         """Return the function itself, compiled."""
         return jax.jit(function, donate_argnums=donate)
 
@@ -160,7 +176,9 @@ class InOneProgram:
         """Return the shapes of what it gives, with an axis of members."""
         return jax.eval_shape(jax.vmap(function), *args)
 
-    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+    def compiled(
+        self, function: Function, donate: Sequence[int] = (), num_shared: int = 0, gives_state: bool = False
+    ) -> Any:
         """Map the function over the members."""
 
         def of_all(*args: Any) -> Any:
@@ -215,7 +233,9 @@ class OnCores:
         of_one = jax.eval_shape(function, *(arg.states[0] for arg in args))
         return Members((of_one,) * len(args[0].states))
 
-    def compiled(self, function: Callable[..., Any], donate: Sequence[int] = (), num_shared: int = 0) -> Any:
+    def compiled(
+        self, function: Function, donate: Sequence[int] = (), num_shared: int = 0, gives_state: bool = False
+    ) -> Any:
         """Compile the function for the first member, and call it for each."""
         jitted = jax.jit(function, donate_argnums=donate)
         programs: list[Any] = []

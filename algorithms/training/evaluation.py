@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from algorithms.environments import Described, Environment, EnvironmentState
 from algorithms.types import Agent
 from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._mesh import vary_like
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.types import PyTree, Scalar
 
@@ -80,7 +81,7 @@ def evaluate(
         zeros,
         jnp.zeros((), jnp.int32),
     )
-    progress = jax.lax.while_loop(goes_on, step, progress)
+    progress = jax.lax.while_loop(goes_on, step, vary_like(progress, (state, key)))
     return progress.returns, progress.lengths
 
 

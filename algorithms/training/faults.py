@@ -16,6 +16,8 @@ import optax
 
 from algorithms.agents import optimization
 from algorithms.types import Metrics
+from jaxrl_buffers import _mesh as mesh
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.types import PyTree, Transition
 
 OF_ROWS = ("nonfinite_rewards", "nonfinite_observations", "truncated_episodes", "ended_both_ways")
@@ -73,9 +75,13 @@ def skip(before: State, after: State, counts: Metrics) -> tuple[State, Metrics]:
     return optimization.where(is_at_fault, before, after), counts | {"skipped_updates": is_at_fault.astype(jnp.float32)}
 
 
-def skip_observing(before: State, after: State, chunk: Transition) -> State:
-    """Return the state `after` the agent observed a chunk, or `before` if an observation in the chunk is not finite."""
-    return optimization.where(jnp.any(of_rows(chunk)[1]), before, after)
+def skip_observing(before: State, after: State, chunk: Transition, axis: Axis = None) -> State:
+    """Return the state `after` the agent observed a chunk, or `before` if an observation in the chunk is not finite.
+
+    With an `axis` of a mesh, the chunks of all devices along it count.
+    """
+    num_bad = mesh.total(jnp.sum(of_rows(chunk)[1], dtype=jnp.int32), axis)
+    return optimization.where(num_bad > 0, before, after)
 
 
 def num_nonfinite(tree: PyTree) -> jax.Array:

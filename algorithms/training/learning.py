@@ -15,6 +15,8 @@ from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, OnPolicyAgent
 from jaxrl_buffers import Mixture, MixtureState, Transition
+from jaxrl_buffers import _mesh as mesh
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
@@ -59,7 +61,7 @@ def learn(
         return observe(agent, agent_state, chunk, plan), buffer_state, _with_info(metrics, chunk)
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
-    buffer_state = buffer.report_return(added, _mean_return(finished))
+    buffer_state = buffer.report_return(added, _mean_return(finished, plan.axis))
     states = agent_state, buffer_state
     *after, metrics = off_policy.learn(agent, buffer, *states, keys.sample, keys.gradients, plan)
     return after[0], after[1], _with_info(metrics, chunk)
@@ -82,7 +84,7 @@ def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) ->
     With `plan.skip_nonfinite`, the state stays unchanged if an observation is not finite.
     """
     after = agent.observe(agent_state, chunk)
-    return faults.skip_observing(agent_state, after, chunk) if plan.skip_nonfinite else after
+    return faults.skip_observing(agent_state, after, chunk, plan.axis) if plan.skip_nonfinite else after
 
 
 def learn_offline(
@@ -113,7 +115,7 @@ def _learn_once(
         buffer_state,
         key_sample,
         key_gradients,
-        plan.mini_batch_size,
+        plan.batch_of_device,
         skip_nonfinite=plan.skip_nonfinite,
     )
     return agent_state, buffer_state, jax.tree.map(lambda values: values[None], Scalars.of(metrics))
@@ -141,7 +143,7 @@ def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -
 
 def metric_names(state: Any, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
     """Return the names of the metrics that every update reports; `state` is a `TrainState`."""
-    rows = plan.update_every // plan.num_envs, plan.num_envs
+    rows = plan.update_every // plan.num_envs, plan.envs_of_device
     row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
     chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
 
@@ -156,6 +158,8 @@ def _no_episode() -> Finished:
     return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
-def _mean_return(finished: Finished) -> jax.Array:
+def _mean_return(finished: Finished, axis: Axis = None) -> jax.Array:
     """Return the mean return of the episodes that ended. If none ended it is NaN, which buffers ignore."""
-    return jnp.sum(finished.episode_return) / jnp.sum(finished.ended, dtype=jnp.float32)
+    sums = jnp.sum(finished.episode_return), jnp.sum(finished.ended, dtype=jnp.float32)
+    sum_of_returns, num_episodes = mesh.total(sums, axis)
+    return sum_of_returns / num_episodes

@@ -28,7 +28,7 @@ from algorithms.environments import Environment
 from algorithms.training import learning, train_state
 from algorithms.training.collection import Collector, collect
 from algorithms.training.evaluation import evaluate
-from algorithms.training.keys import Keys, iteration_keys
+from algorithms.training.keys import Keys, env_keys, iteration_keys, own_keys
 from algorithms.training.learning import Buffer, metric_names
 from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
@@ -120,8 +120,7 @@ def init(
     """Return the state after the first steps, before the first update; consumes `key`. See `train`."""
     key_agent, key_env, key_warmup, key_train = split(key, 4)
     state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
-    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
-    state = state._replace(collector=collector)
+    state = train_state.spread(state._replace(collector=_begun(agent, env, key_env, plan)), plan)
     if not plan.offline_updates:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup, is_random=agent_state is None)
     return state._replace(sums=state.sums.with_names(metric_names(state, agent, buffer, env, plan)))
@@ -159,13 +158,24 @@ def go_online(state: TrainState, agent: Agent, buffer: Buffer, env: Environment,
     return _warm_up(state, agent, buffer, env, plan, train_state.key_of_first_steps(state), is_random=False)
 
 
-def begin_anew(state: TrainState, agent: Agent, buffer: Buffer, env: Environment) -> TrainState:
-    """Begin new episodes in all environments. The rows that follow do not continue any stored episode."""
-    num_envs = state.collector.env.episode_length.shape[0]
+def begin_anew(
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan | None = None
+) -> TrainState:
+    """Begin new episodes in all environments. The rows that follow do not continue any stored episode.
+
+    Only a state without a collector, and several devices, need the `plan`.
+    """
+    if plan is None:
+        plan = Plan(0, state.collector.env.episode_length.shape[0], offline_updates=1)
     key = fold_in(fold_in(state.key, state.iteration), 2**31 - 1)  # no iteration splits its key into so many parts
-    collector = Collector(env.reset(key, num_envs), agent.initial_carry(num_envs))
     buffer_state = state.buffer if isinstance(buffer, Rollout) else buffer.mark_break(state.buffer)
-    return state._replace(collector=collector, buffer=buffer_state)
+    return train_state.spread(state._replace(collector=_begun(agent, env, key, plan), buffer=buffer_state), plan)
+
+
+def _begun(agent: Agent, env: Environment, key: jax.Array, plan: Plan) -> Collector:
+    """Begin episodes in all environments of the device; consumes `key`."""
+    keys = key if plan.devices == 1 else env_keys(key, 1, plan)[0]
+    return Collector(env.reset(keys, plan.envs_of_device), agent.initial_carry(plan.envs_of_device))
 
 
 def adopt(
@@ -179,9 +189,8 @@ def adopt(
     plan: Plan,
 ) -> TrainState:
     """Return a state that continues with the agent and the buffer of another run, in new episodes; consumes `key`."""
-    state, key_env = train_state.taken_over(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
-    collector = Collector(env.reset(key_env, plan.num_envs), agent.initial_carry(plan.num_envs))
-    return begin_anew(state._replace(collector=collector), agent, buffer, env)
+    state = train_state.taken_over(key, agent_state, buffer_state, iteration, agent, buffer, env, plan)
+    return begin_anew(state, agent, buffer, env, plan)
 
 
 def _warm_up(
@@ -199,5 +208,5 @@ def _warm_up(
 
     num_rows = plan.start_steps // plan.num_envs
     key_act, key_step = split(key)
-    keys = split(key_act, (num_rows, 1)), split(key_step, (num_rows, 1, plan.num_envs))
+    keys = own_keys(key_act, num_rows, plan)[:, None], env_keys(key_step, num_rows, plan)[:, None]
     return jax.lax.scan(step, state, (jnp.arange(num_rows, dtype=jnp.int32), *keys))[0]

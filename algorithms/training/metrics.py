@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from algorithms.environments import Finished
 from algorithms.training import faults
 from algorithms.types import Metrics
+from jaxrl_buffers import _mesh as mesh
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Transition
 
@@ -73,6 +75,21 @@ class Sums(Component):
         found = jnp.stack([counts.get(name, jnp.zeros((), jnp.float32)) for name in faults.NAMES])
         is_first = (found > 0) & (self.first_steps == 0)
         return Sums(self.names, self.totals + added, jnp.where(is_first, step, self.first_steps))
+
+    def across(self, axis: Axis) -> Sums:
+        """Return the sums of all devices along an axis of a mesh, of which each has its own.
+
+        Rows and episodes of the devices are added up. Updates are made by all devices together, so their metrics are
+        means over the devices.
+        """
+        if axis is None:
+            return self
+        count, rows, updates = jnp.split(self.totals, [1, len(_BEFORE)])
+        share = 1 / mesh.num_devices(axis)
+        totals = mesh.total(jnp.concatenate([count * share, rows, updates * share]), axis)
+        none = jnp.iinfo(jnp.int32).max
+        first = mesh.smallest(jnp.where(self.first_steps == 0, none, self.first_steps), axis)
+        return Sums(self.names, totals, jnp.where(first == none, 0, first))
 
     def with_names(self, names: Sequence[str]) -> Sums:
         """Return the same sums, with zeros for metrics of updates with these names."""

@@ -44,7 +44,7 @@ def learn(
     def update(learner: tuple[PyTree, PyTree], inputs: tuple[jax.Array, ...]) -> tuple[tuple[PyTree, PyTree], Scalars]:
         key_sample, key_gradients, progress = inputs
         agent_state, buffer_state, metrics = train_step(
-            agent, buffer, *learner, key_sample, key_gradients, plan.mini_batch_size, progress, plan.skip_nonfinite
+            agent, buffer, *learner, key_sample, key_gradients, plan.batch_of_device, progress, plan.skip_nonfinite
         )
         return (agent_state, buffer_state), Scalars.of(metrics)
 

@@ -15,6 +15,7 @@ from jaxrl_buffers._checks import INT32_LIMIT, require_choice, require_integer
 from jaxrl_buffers.rollouts import Rollout
 
 __all__ = ["MAX_EPISODES", "Plan", "Suggested", "suggested"]
+AXIS = "devices"  # the mesh axis along which devices share the environments of a seed
 MAX_EPISODES = 1_000_000  # the most episodes of one evaluation, which are played side by side
 
 
@@ -58,6 +59,9 @@ class Plan:
             continues and leaves out updates whose gradients are not finite. `stop` ends a run in a folder. The folder
             keeps its last finite checkpoint.
         offline_updates: the number of updates before the first step. They learn from rows that are stored already.
+        devices: the number of devices, such as GPUs, that share the environments and the batches of each seed equally.
+            `num_envs` and `mini_batch_size` are multiples of it. By default a run uses all devices of an accelerator,
+            as far as they divide both. On a CPU it uses one; more are parts of the same CPU.
 
     Example:
         >>> Plan(total_steps=10_000, start_steps=1_000, update_every=1, num_updates=1).num_iterations
@@ -68,7 +72,7 @@ class Plan:
     """
 
     total_steps: int
-    num_envs: int = 1
+    num_envs: int = Suggested(1)
     start_steps: int = Suggested(1_000)
     update_every: int = Suggested(50)
     num_updates: int = Suggested(50)
@@ -77,17 +81,20 @@ class Plan:
     num_test_episodes: int = 5
     on_nan: str = "warn"
     offline_updates: int = 0
+    devices: int = Suggested(1)
 
     def __post_init__(self) -> None:
         require_integer("Plan", "offline_updates", self.offline_updates, 0)
         require_integer("Plan", "total_steps", self.total_steps, 0 if self.offline_updates else 1)
-        for name in ("num_envs", "update_every", "num_updates", "mini_batch_size"):
+        for name in ("num_envs", "update_every", "num_updates", "mini_batch_size", "devices"):
             require_integer("Plan", name, getattr(self, name), 1)
         require_integer("Plan", "start_steps", self.start_steps, 0)
         require_integer("Plan", "test_every", self.test_every, 0)
         require_integer("Plan", "num_test_episodes", self.num_test_episodes, 1, MAX_EPISODES)
         require_choice("Plan", "on_nan", self.on_nan, faults.POLICIES)
         self._follow()
+        require_multiple("num_envs", self.num_envs, "devices", self.devices)
+        require_multiple("mini_batch_size", self.mini_batch_size, "devices", self.devices)
         require_multiple("start_steps", self.start_steps, "num_envs", self.num_envs)
         require_multiple("update_every", self.update_every, "num_envs", self.num_envs)
         if self.test_every:
@@ -107,6 +114,8 @@ class Plan:
         """Change suggestions such that they fit the other numbers."""
         if self.total_steps == 0:
             self._suggest(start_steps=0)
+        self._suggest(num_envs=round_up(self.num_envs, self.devices))
+        self._suggest(mini_batch_size=round_up(self.mini_batch_size, self.devices))
         self._collect(round_up(self.update_every, self.num_envs))
         self._suggest(start_steps=round_up(self.start_steps, self.num_envs))
         self._suggest(total_steps=round_up(self.total_steps, self.num_envs))
@@ -161,8 +170,8 @@ class Plan:
         if isinstance(buffer, Rollout):
             plan._suggest(start_steps=0, update_every=buffer.length * buffer.num_envs)
             count = max(round(plan.update_every / plan.mini_batch_size), 1)
-            count = min(count, plan.num_envs) if by_columns else count
-            plan._suggest(mini_batch_size=-(-plan.update_every // count))
+            count = min(count, plan.envs_of_device) if by_columns else count
+            plan._suggest(mini_batch_size=round_up(-(-plan.update_every // count), plan.devices))
             epochs = max(round(plan.num_updates / plan.num_minibatches), 1)
             plan._suggest(num_updates=epochs * plan.num_minibatches)
         else:
@@ -223,6 +232,21 @@ class Plan:
         online = iteration - self.offline_updates
         has_begun = online > 0 if self.offline_updates else True
         return has_begun * (self.start_steps + online * self.update_every)
+
+    @property
+    def axis(self) -> str | None:
+        """The name of the mesh axis along which devices share a seed; None if there is one device."""
+        return AXIS if self.devices > 1 else None
+
+    @property
+    def envs_of_device(self) -> int:
+        """The number of environments on each device."""
+        return self.num_envs // self.devices
+
+    @property
+    def batch_of_device(self) -> int:
+        """The number of samples that each device draws in one update."""
+        return self.mini_batch_size // self.devices
 
     @property
     def skip_nonfinite(self) -> bool:

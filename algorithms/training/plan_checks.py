@@ -33,11 +33,11 @@ def check_rollout(plan: Plan, rollout: Rollout, by_columns: bool) -> None:
             f"Plan(num_updates={plan.num_updates}): {plan.update_every} steps are {plan.num_minibatches} "
             f"minibatches of {plan.mini_batch_size}, and `num_updates` must be a multiple of {plan.num_minibatches}."
         )
-    if by_columns and plan.num_minibatches > plan.num_envs:
+    if by_columns and plan.num_minibatches > plan.envs_of_device:
         raise ValueError(
             f"Plan(mini_batch_size={plan.mini_batch_size}): with a memory, a minibatch holds whole environments, and "
-            f"{plan.num_envs} environments cannot fill {plan.num_minibatches} minibatches; raise it to at least "
-            f"{rollout.length}, or use more environments."
+            f"{plan.envs_of_device} environments cannot fill {plan.num_minibatches} minibatches; raise it to at least "
+            f"{rollout.length * plan.devices}, or use more environments."
         )
 
 

@@ -18,8 +18,7 @@ def suggested(values: Mapping[str, Any]) -> dict[str, Any]:
         >>> Plan(**{**suggested({"total_steps": 10_000, "update_every": 50}), "num_envs": 16}).update_every
         64
     """
-    # Suggestions are rounded to fit `num_envs`, so it is fixed. The other three fit with any numbers.
-    fixed = ("num_envs", "num_test_episodes", "on_nan", "offline_updates")
+    fixed = ("num_test_episodes", "on_nan", "offline_updates")  # these fit with any numbers
     return {name: value if name in fixed else Suggested(value) for name, value in values.items()}
 
 

@@ -20,6 +20,7 @@ from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
 from jaxrl_buffers import Transition
+from jaxrl_buffers._mesh import vary, vary_like
 from jaxrl_buffers._random.hashing import fold_in, split
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree, Scalar
@@ -47,7 +48,7 @@ def before_steps(
     agent_state: PyTree = None,
 ) -> TrainState:
     """Return the state before any step, without a collector; consumes both keys. See `train`."""
-    plan.check_buffer(buffer, is_filled=buffer_state is not None)
+    _check_buffer(plan, buffer, is_filled=buffer_state is not None)
     if plan.offline_updates and buffer_state is None:
         raise ValueError(
             f"Plan(offline_updates={plan.offline_updates}): offline updates learn from stored rows, but there are "
@@ -75,14 +76,32 @@ def taken_over(
     buffer: Buffer,
     env: Described,
     plan: Plan,
-) -> tuple[TrainState, jax.Array]:
-    """Return the state of `adopt` without a collector, and a key to begin new episodes with; consumes `key`."""
-    plan.check_buffer(buffer)
-    # These keys differ from those of `init`, and from those of a run that is taken over at another iteration.
-    key_train, key_env = split(fold_in(fold_in(key, 2**31 - 1), iteration))
+) -> TrainState:
+    """Return the state of `adopt` without a collector; consumes `key`."""
+    _check_buffer(plan, buffer)
+    # This key differs from that of `init`, and from those of a run that is taken over at another iteration.
+    key_train, _ = split(fold_in(fold_in(key, 2**31 - 1), iteration))
     iteration = jnp.asarray(iteration, jnp.int32)
     state = TrainState(agent_state, buffer_state, (), key_train, iteration, Sums.zero(()))
-    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan))), key_env
+    return state._replace(sums=Sums.zero(metric_names(state, agent, buffer, env, plan)))
+
+
+def _check_buffer(plan: Plan, buffer: Buffer, is_filled: bool = False) -> None:
+    """Refuse a buffer that does not fit. With several devices, it is the part of one device and was checked before."""
+    if plan.devices == 1:
+        plan.check_buffer(buffer, is_filled=is_filled)
+
+
+def spread(state: TrainState, plan: Plan) -> TrainState:
+    """Declare what differs between the devices of a mesh, which a loop inside of `shard_map` must know.
+
+    Buffer, environments and sums differ between the devices that share a seed. Everything differs between seeds, and so
+    does the key. Without a mesh nothing is changed.
+    """
+    own = vary((state.buffer, state.collector, state.sums), plan.axis)
+    buffer, collector, sums = vary_like(own, state.key)
+    rest = vary_like((state.agent, state.iteration), state.key)
+    return TrainState(rest[0], buffer, collector, state.key, rest[1], sums)
 
 
 def learn(
@@ -106,7 +125,8 @@ def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buff
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:
     """Return the state with all sums set to zero, and the metrics since the last call."""
     steps = plan.steps(state.iteration)
-    return state._replace(sums=Sums.zero(state.sums.names)), {"steps": steps, **state.sums.read()}
+    zero = vary_like(Sums.zero(state.sums.names), state.sums)
+    return state._replace(sums=zero), {"steps": steps, **state.sums.across(plan.axis).read()}
 
 
 def phase_of(plan: Plan, iteration: int) -> str:

@@ -11,6 +11,7 @@ what one such part needs:
 | `TargetAgent`, with states `TargetState` | `optimization.follow`, which moves target networks |
 | `MemoryAgent`, `OnPolicyMemoryAgent` | the wrapper `Recurrent` |
 | `HasParams`, a state | the wrapper `Averaged` |
+| `ReportsNorms` | the wrapper `DataParallel` |
 
 Parameters come in groups, and a group has the same name in every agent:
 
@@ -28,6 +29,7 @@ from algorithms.types.agents import (
     OnPolicyAgent,
     OnPolicyMemoryAgent,
     PolicyAgent,
+    ReportsNorms,
     TargetAgent,
 )
 from algorithms.types.data import GroupRule, Metrics, Roles, StepInfo
@@ -46,6 +48,7 @@ __all__ = [
     "OnPolicyAgent",
     "OnPolicyMemoryAgent",
     "PolicyAgent",
+    "ReportsNorms",
     "Roles",
     "StepInfo",
     "TargetAgent",

@@ -12,7 +12,7 @@ from algorithms.environments.spaces import Space
 from algorithms.networks.distributions import Distribution
 from algorithms.networks.torsos import Torso
 from algorithms.types.addons import Addon
-from algorithms.types.data import GroupRule, Roles, StepInfo
+from algorithms.types.data import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
 
 
@@ -99,6 +99,15 @@ class OnPolicyAgent(Agent, Protocol):
 
     def values(self, state: PyTree, chunk: Transition) -> tuple[jax.Array, jax.Array]:
         """Return the values of a chunk's `obs` and the values of its `next_obs`, `float32[K, N]` each."""
+        ...
+
+
+@runtime_checkable
+class ReportsNorms(Protocol):
+    """An agent that reports norms of its gradients as metrics."""
+
+    def norms(self, grads: PyTree) -> Metrics:
+        """Return these metrics for gradients from `gradients`."""
         ...
 
 

@@ -23,8 +23,10 @@ import jax.numpy as jnp
 from algorithms.networks.distributions import Distribution
 from algorithms.types import Agent, StepInfo
 from algorithms.wrappers._base import SameCarry
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_positive
-from jaxrl_buffers.component import Component
+from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.rollouts import RolloutBatch
 from jaxrl_buffers.types import Batch, PyTree, Sample, Scalar, Transition
 
@@ -76,6 +78,7 @@ class Normalized(SameCarry, Component):
 
     agent: Agent
     clip: Scalar = 10.0
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
         require_positive(self, "clip")
@@ -105,10 +108,17 @@ class Normalized(SameCarry, Component):
     def observe(self, state: NormalizedState, chunk: Transition) -> NormalizedState:
         """Merge the observations of a chunk `[K, N, ...]` into the statistics."""
         leaves = jax.tree.leaves(chunk.obs)
-        num_new = jnp.asarray(leaves[0].shape[0] * leaves[0].shape[1], jnp.float32)
+        num_rows = leaves[0].shape[0] * leaves[0].shape[1] * mesh.num_devices(self.axis)
+        num_new = jnp.asarray(num_rows, jnp.float32)
         num_observed = state.num_observed + num_new
-        pairs = zip(state.moments, leaves, strict=True)
-        moments = tuple(_merge(known, leaf, num_new / num_observed) if known else () for known, leaf in pairs)
+        pairs = [(known, leaf) for known, leaf in zip(state.moments, leaves, strict=True) if known]
+        rows = [leaf.astype(jnp.float32).reshape(-1, *known.mean.shape) for known, leaf in pairs]
+        means = mesh.mean([jnp.mean(each, axis=0) for each in rows], self.axis)
+        # The mean of the devices' variances would be too small. Squares about the common mean are right.
+        squares = [jnp.mean((each - mean[None]) ** 2, axis=0) for each, mean in zip(rows, means, strict=True)]
+        new = map(Moments, means, mesh.mean(squares, self.axis))
+        share = num_new / num_observed
+        moments = tuple(_merge(known, next(new), share) if known else () for known in state.moments)
         return NormalizedState(self.agent.observe(state.agent, chunk), num_observed, moments)
 
     def gradients(self, state: NormalizedState, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
@@ -133,14 +143,11 @@ class Normalized(SameCarry, Component):
         return jax.tree.unflatten(structure, changed)
 
 
-def _merge(known: Moments, rows: jax.Array, share: jax.Array) -> Moments:
-    """Merge rows `[K, N, ...]` into the moments of earlier rows; `share` is `r` in the equations above."""
-    rows = rows.astype(jnp.float32).reshape(-1, *known.mean.shape)
-    mean = jnp.mean(rows, axis=0)
-    variance = jnp.mean((rows - mean[None]) ** 2, axis=0)
-    delta = mean - known.mean
+def _merge(known: Moments, new: Moments, share: jax.Array) -> Moments:
+    """Merge the moments of new rows into those of earlier rows; `share` is `r` in the equations above."""
+    delta = new.mean - known.mean
     between = share * (1 - share) * delta**2
-    return Moments(known.mean + share * delta, (1 - share) * known.variance + share * variance + between)
+    return Moments(known.mean + share * delta, (1 - share) * known.variance + share * new.variance + between)
 
 
 def _standardize(known: Moments, leaf: jax.Array, limit: jax.Array) -> jax.Array:

@@ -24,8 +24,10 @@ import jax.numpy as jnp
 from algorithms.networks.memories import History, RecurrentCore
 from algorithms.types import HasParams, MemoryAgent, OnPolicyMemoryAgent, StepInfo
 from algorithms.wrappers._base import Wrapper
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_integer
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
 from jaxrl_buffers.views.sequence import sum_rows
 
@@ -53,6 +55,7 @@ class Recurrent(Wrapper, Component):
 
     agent: MemoryAgent  # pyright: ignore[reportIncompatibleVariableOverride]
     n_step: int = field(static=True, default=1)
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     learns_from_columns: ClassVar[bool] = True  # minibatches of a rollout hold whole environments
 
@@ -124,7 +127,7 @@ class Recurrent(Wrapper, Component):
         shape = sample.batch.mask.shape
         if self.n_step != 1:
             sample = sample._replace(batch=sum_rows(sample.batch, self.n_step))
-        grads, info = self.agent.gradients(state, flatten(sample), key)
+        grads, info = self.agent.gradients(state, flatten(sample, self.axis), key)
         return grads, info._replace(priorities=info.priorities.reshape(shape))
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
@@ -145,11 +148,12 @@ class Recurrent(Wrapper, Component):
         return jax.vmap(remember, in_axes=(None, 0))(params, history)
 
 
-def flatten(sample: Sample) -> Sample:
+def flatten(sample: Sample, axis: Axis = None) -> Sample:
     """Return sequences `[B, L, ...]` as one flat batch `[B * L, ...]`, with a `History` instead of observations.
 
     A row has the weight of its sequence, or 0 where the mask is False. All weights are multiplied by the number of rows
-    divided by the number of rows that count. So a weighted mean over all rows is a mean over the rows that count.
+    divided by the number of rows that count. So a weighted mean over all rows is a mean over the rows that count. With
+    an `axis` of a mesh, the rows of all devices along it are counted.
     """
     batch, shape = sample.batch, sample.batch.mask.shape
     carry, is_first = _first_carry(batch.extras["carry"])
@@ -166,7 +170,8 @@ def flatten(sample: Sample) -> Sample:
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     rows = rows._replace(obs=history, **following)
     weights = sample.weights.reshape(shape[0], -1) * batch.mask
-    weights = weights * (batch.mask.size / jnp.maximum(jnp.sum(batch.mask), 1)).astype(jnp.float32)
+    num_rows, num_counting = batch.mask.size * mesh.num_devices(axis), mesh.total(jnp.sum(batch.mask), axis)
+    weights = weights * (num_rows / jnp.maximum(num_counting, 1)).astype(jnp.float32)
     return Sample(rows, sample.handle, weights.reshape(-1))
 
 

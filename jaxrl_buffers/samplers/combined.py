@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_number, require_tuple
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._random.hashing import split
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage.ring import Ring
@@ -63,6 +65,7 @@ class Combined(Wrapping, Component):
     sampler: Sampler = Uniform()
     others: tuple[Sampler, ...] = ()
     ratios: tuple[float, ...] = field(static=True, default=())
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
         require_tuple("Combined", "others", self.others, "samplers")
@@ -121,7 +124,8 @@ class Combined(Wrapping, Component):
         mass = jnp.where(mass > 0, mixture.mass, 0)
         # If samplers draw from different sets of starts, the bound may be above the least probability of all starts. It
         # must not be above the probability of a drawn start, because the weight of that start would then be above 1.
-        least = jnp.minimum(mixture.least, jnp.min(jnp.where(mass > 0, mass, jnp.inf)))
+        least_drawn = mesh.smallest(jnp.min(jnp.where(mass > 0, mass, jnp.inf)), self.axis)
+        least = jnp.minimum(mixture.least, least_drawn)
         return mixture._replace(slots=jnp.where(mass > 0, slots, 0), mass=mass, least=least)
 
     def measure(
@@ -144,15 +148,16 @@ class Combined(Wrapping, Component):
             sampler.measure(sampler_state, storage, slots, window, progress)
             for sampler, sampler_state in zip((*self.others, self.sampler), (*state.others, state.sampler), strict=True)
         ]
-        least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:] for draw in measured), strict=True))
-        share = jnp.array(amounts, jnp.float32) / sum(amounts)
-        # The main sampler is the last. It also draws the shares of the samplers that have nothing to draw.
-        share_of_empty = jnp.sum(jnp.where(totals > 0, 0, share))
-        share = jnp.where(totals > 0, share.at[-1].add(share_of_empty), 0)
-        # The mass is divided by the total first: share / total may be too small for a float32 if the total is large.
+        least, totals, num_starts = (jnp.stack(parts) for parts in zip(*(draw[2:5] for draw in measured), strict=True))
+        masses = jnp.stack([draw.mass for draw in measured])
+        share, mass = _shared(masses, totals, amounts)
+        factor = 1.0
+        if self.axis is not None:  # the probability of a slot among the slots of all devices counts
+            here, least = mass, mesh.smallest(least, self.axis)
+            totals, num_starts = mesh.total((totals, num_starts), self.axis)
+            share, mass = _shared(masses, totals, amounts)
+            factor = mesh.num_devices(self.axis) * mass / jnp.where(here > 0, here, 1)
         divisor = jnp.where(totals > 0, totals, 1)
-        probability = jnp.stack([draw.mass for draw in measured]) / divisor[:, None]
-        mass = jnp.sum(share[:, None] * probability, axis=0)
         num_starts = jnp.where(share > 0, num_starts, 0)
         # The samplers that can draw every start each have a least probability. The sum of these is a lower bound for
         # every start. Samplers that draw from a part of the starts may add nothing to it.
@@ -160,11 +165,28 @@ class Combined(Wrapping, Component):
         least = jnp.sum(jnp.where(draws_from_all, share * (least / divisor), 0))
         least = jnp.maximum(least, jnp.finfo(jnp.float32).tiny)  # zero would make every weight vanish
         least = jnp.where(jnp.any(share > 0), least, jnp.inf)
-        return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts))
+        return Draw(slots, mass, least, jnp.sum(share), jnp.max(num_starts), factor)
 
     def report_return(self, state: CombinedState, mean_return: Scalar) -> CombinedState:
         """Pass the report on to all samplers."""
         return self.each(state, lambda sampler, inner: sampler.report_return(inner, mean_return))
+
+
+def _shared(masses: jax.Array, totals: jax.Array, amounts: list[float]) -> tuple[jax.Array, jax.Array]:
+    """Return the share of each sampler `[C]`, and the probabilities `[B]` of slots under all samplers together.
+
+    Args:
+        masses: `[C, B]`, the mass that each sampler gives to each slot.
+        totals: `[C]`, the mass of all starts of each sampler.
+        amounts: how much each sampler draws; the main sampler is the last.
+    """
+    share = jnp.array(amounts, jnp.float32) / sum(amounts)
+    # The main sampler also draws the shares of the samplers that have nothing to draw.
+    share_of_empty = jnp.sum(jnp.where(totals > 0, 0, share))
+    share = jnp.where(totals > 0, share.at[-1].add(share_of_empty), 0)
+    # The mass is divided by the total first: share / total may be too small for a float32 if the total is large.
+    probability = masses / jnp.where(totals > 0, totals, 1)[:, None]
+    return share, jnp.sum(share[:, None] * probability, axis=0)
 
 
 def split_batch(batch_size: int, ratios: Sequence[float]) -> list[int]:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
-from jaxrl_buffers.component import Component
+from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
@@ -37,6 +39,7 @@ class LastN(Wrapping, Component):
     num_starts: Scalar
     sampler: Sampler = Uniform()
     max_share: Scalar = math.inf
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
         require_number(self, "num_starts", self.num_starts, 0)
@@ -69,6 +72,7 @@ class LastN(Wrapping, Component):
         """Return the newest part of a window, or an empty window if this part is too large a share of all starts."""
         num_starts = jnp.ceil(jnp.asarray(self.num_starts, jnp.float32))
         mean_starts = starts.count(storage, window).astype(jnp.float32) / ring.shape(storage)[1]
+        mean_starts = mesh.mean(mean_starts, self.axis)
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
         num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
         return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))

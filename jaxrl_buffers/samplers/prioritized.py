@@ -12,12 +12,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Scalar, Window
@@ -75,6 +77,7 @@ class Prioritized(Component):
     stratified: bool = field(static=True, default=True)
     weighting: str = field(static=True, default="buffer")
     fan_out: int | None = field(static=True, default=None)
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "epsilon", "initial"):
@@ -119,7 +122,8 @@ class Prioritized(Component):
         self, state: PrioritizedState, legal: jax.Array, priorities: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Return the leaves and the priorities of new slots."""
-        leaf = jnp.maximum(segment_tree.reduce(state.tree).largest, self._leaf(self.initial, state))
+        largest = mesh.largest(segment_tree.reduce(state.tree).largest, self.axis)
+        leaf = jnp.maximum(largest, self._leaf(self.initial, state))
         raw = self._priority(leaf)
         if priorities is not None:
             priorities = priorities.astype(jnp.float32)

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
-from jaxrl_buffers.component import Component, field
+from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.samplers._base import Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
@@ -78,6 +80,7 @@ class Recent(Wrapping, Component):
     eta: Scalar = 0.996
     c_min: Scalar = 5_000.0
     adaptive: bool = field(static=True, default=False)
+    axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
         require_number(self, "eta", self.eta, 0, 1)
@@ -115,6 +118,7 @@ class Recent(Wrapping, Component):
     def window(self, state: RecentState, storage: Ring, window: Window, progress: Scalar) -> Window:
         """Return the newest part of a window."""
         length, num_envs = ring.shape(storage)
+        num_envs *= mesh.num_devices(self.axis)
         num_rows = jnp.maximum(window.oldest - window.newest, 0)
         exponent = 1000 * jnp.asarray(progress, jnp.float32) * jnp.log(self.present_eta(state))
         # This computes how many slots to leave out, and not how many to keep. The number is exactly zero at progress 0,

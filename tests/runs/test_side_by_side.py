@@ -17,6 +17,7 @@ import pytest
 from algorithms import Plan
 from algorithms.runs import run, side_by_side
 from algorithms.runs.build import complete
+from algorithms.runs.on_devices import OnDevices
 from algorithms.runs.programs import compile_programs
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
@@ -43,7 +44,7 @@ def plain(state):
 
 def trained(way, monkeypatch, num_iterations=8):
     """The state after some iterations, and what is seen of it."""
-    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda num_members, cores: way)
+    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda *_: way)
     programs = compile_programs(SETTINGS)
     state = programs.run(num_iterations)(programs.init())
     evaluated = programs.evaluate(state.agent, 1, 2)
@@ -68,6 +69,9 @@ def test_which_way_is_taken(monkeypatch):
     assert isinstance(way_for(1), Alone)
     assert isinstance(way_for(2), OnCores)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert isinstance(way_for(2), OnDevices)  # each on a device of its own
+    assert isinstance(way_for(1, devices=2), OnDevices)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert isinstance(way_for(2), InOneProgram)
     with pytest.raises(ValueError, match="cores"):
         way_for(2, cores=0)
@@ -143,7 +147,7 @@ def test_a_run_goes_on_in_another_way(tmp_path, monkeypatch):
     run.resume(tmp_path / "parts", FEW._replace(cores=1))
     whole, parts = (run.restore(tmp_path / name) for name in ("whole", "parts"))
     chex.assert_trees_all_equal(plain(whole), plain(parts))
-    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda num_members, cores: InOneProgram())
+    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda *_: InOneProgram())
     like = compile_programs(SETTINGS).shapes()
     assert jax.tree.map(lambda leaf: leaf.shape, like) == jax.tree.map(lambda leaf: leaf.shape, whole)
     state, _ = RunFolder(tmp_path / "parts").restore(like)
