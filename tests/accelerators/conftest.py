@@ -1,7 +1,6 @@
 """Tests that compile for TPUs and GPUs, with no such device; collected only where their compilers are installed.
 
-`bash scripts/test --accelerators` runs them in an environment of their own. Those for TPUs are one group, which one
-process runs: compilers for TPUs take turns.
+`bash scripts/test --accelerators` runs them in an environment of their own.
 """
 
 import importlib.util
@@ -25,14 +24,18 @@ else:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that take a `kind` once for every kind of accelerator."""
-    marks = {"tpu": [pytest.mark.xdist_group("tpu")], "gpu": []}
     if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in KINDS])
+        metafunc.parametrize("kind", KINDS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled_as_usual() -> Iterator[None]:
-    """Compile as users do: other tests leave most optimizations out."""
-    jax.config.update("jax_disable_most_optimizations", False)
+@pytest.fixture(autouse=True)
+def compiled_as_usual(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile as users do: other tests leave most optimizations out.
+
+    So do those for GPUs, which saves a quarter of their time. There, it concerns only the machine code of each kernel:
+    what the tests read is decided before.
+    """
+    is_gpu = "kind" in request.fixturenames and request.getfixturevalue("kind") == "gpu"
+    jax.config.update("jax_disable_most_optimizations", is_gpu)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

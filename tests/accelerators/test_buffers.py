@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -22,9 +23,18 @@ CENTRAL = ["n_step", "prioritized_n_step", "frames", "hindsight"]
 OTHER = ["sequences", "balanced", "prioritized_n_step", "prioritized_per_env", "mix", "frames", "hindsight"]
 
 
-@pytest.mark.parametrize("name", ALL)
+# Others than these, which are the pairs below and the main loops of test_targets.py.
+PLAIN = {"uniform", "stratified", "distinct", "n_step", "prioritized", "prioritized_n_step"}
+
+
+@functools.cache
+def compiled_of_registry(kind, name):
+    return compile_loop(kind, ALL[name](LENGTH, NUM_ENVS))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in PLAIN])
 def test_every_buffer_of_the_registry(kind, name):
-    assert_in_place(compile_loop(kind, ALL[name](LENGTH, NUM_ENVS)))
+    assert_in_place(compiled_of_registry(kind, name))
 
 
 REFUSED = {("episodic", "within_episode"), ("whole_episodes", "within_episode")}  # some episodes have no such start
@@ -101,10 +111,8 @@ def test_other_orders_are_in_place_too(kind, order):
 
 @pytest.mark.parametrize("name", ["frames", "hindsight"])  # test_targets.py has the main loops
 def test_temporary_memory_does_not_grow(kind, name):
-    sizes = []
-    for num_slots in (SMALL, LARGE):
-        compiled = compile_loop(kind, BUFFERS[name](num_slots // NUM_ENVS, NUM_ENVS))
-        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    small = compile_loop(kind, BUFFERS[name](SMALL // NUM_ENVS, NUM_ENVS))
+    sizes = [one.memory_analysis().temp_size_in_bytes for one in (small, compiled_of_registry(kind, name))]
     # A tree of 16 times the leaves has a level or two more: of a few nodes for each row that is written or sampled.
     assert sizes[1] <= sizes[0] + 2_000 * BATCH, sizes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -71,11 +73,15 @@ COPYING = {
 }
 
 
+@functools.cache
+def copying(kind, name):
+    step, carry, _ = COPYING[name]
+    return compile_for(kind, lambda *carry: steps(step, carry), *carry, donate_argnums=tuple(range(len(carry))))
+
+
 @pytest.mark.parametrize("name", COPYING)
 def test_copies_in_a_loop_are_seen(kind, name):
-    step, carry, expected = COPYING[name]
-    compiled = compile_for(kind, lambda *carry: steps(step, carry), *carry, donate_argnums=tuple(range(len(carry))))
-    assert expected in report(compiled, SIZE).copies
+    assert COPYING[name][-1] in report(copying(kind, name), SIZE).copies
 
 
 def write_slice(number, ring):
@@ -118,9 +124,7 @@ def test_what_is_copied_before_a_loop_is_not_of_the_loop(kind):
 
 
 def test_small_arrays_are_no_matter(kind):
-    step, carry, _ = COPYING["convert"]
-    compiled = compile_for(kind, lambda *carry: steps(step, carry), *carry, donate_argnums=(0, 1))
-    assert report(compiled, 2 * SIZE).copies == []
+    assert report(copying(kind, "convert"), 2 * SIZE).copies == []
 
 
 def test_a_write_that_is_not_donated_is_a_copy(kind):
@@ -133,7 +137,6 @@ def test_a_write_that_is_not_donated_is_a_copy(kind):
 
 
 def test_cycles_are_estimated_for_tpus_only(kind):
-    step, carry, _ = COPYING["convert"]
-    read = report(compile_for(kind, lambda *carry: steps(step, carry), *carry, donate_argnums=(0, 1)), SIZE)
+    read = report(copying(kind, "convert"), SIZE)
     assert (read.cycles is not None and read.cycles > 1_000) == (kind == "tpu")
     assert read.argument_bytes >= 6 * SIZE
