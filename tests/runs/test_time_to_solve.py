@@ -36,6 +36,16 @@ def test_a_library_that_never_gets_there_is_given_up(script, end):
     assert found == (None, None, 5)
 
 
+def test_this_library_tells_every_evaluation(script):
+    plan = "--total-steps 120 --num-envs 4 --start-steps 40 --update-every 20 --num-updates 1 --mini-batch-size 4"
+    small = "--test-every 40 --num-test-episodes 1 --hidden-sizes 4 --capacity 100 --num-seeds 2 --sampler uniform"
+    command = [sys.executable, str(script.FOLDER / "our_seeds.py"), *f"ddqn CartPole-v1 {plan} {small}".split()]
+    found = script._measure([command], bar=501, limit=120)
+    assert found.seconds is None
+    assert 1 <= found.best <= 500
+    assert script._measure([command], bar=1, limit=120).steps == 80
+
+
 def test_seeds_are_shared_out(script):
     assert script._shares(10, 4) == [(0, 2), (2, 3), (5, 2), (7, 3)]
 
