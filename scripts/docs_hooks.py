@@ -1,0 +1,104 @@
+"""What MkDocs does beyond its plugins, when the documentation is built.
+
+* Pages that are elsewhere in the repository are taken from there: the changes, and the results with their pictures.
+* Drawings become a part of their page, so that they follow its colors.
+* A line `<!-- results of sac -->` becomes the rows of the tables of results that begin with `sac`.
+* Links to functions of tests lead to a page that shows them.
+* Words behind the language of a block are for the tests; the name of a file becomes the title of the block.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+DRAWING = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*pictures/(\w+)\.svg"\s*/?>')
+OF_ALGORITHM = re.compile(r"^<!-- results of (\w+) -->$", re.MULTILINE)
+MARKED = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
+TO_TEST = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(test_\w+)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made from other files."""
+    texts = {
+        "changes.md": (ROOT / "CHANGELOG.md").read_text("utf-8"),
+        "results/tables.md": (RESULTS / "README.md").read_text("utf-8"),
+        "tests.md": page_of_tests((ROOT / "docs" / "guarantees.md").read_text("utf-8")),
+    }
+    for name, text in texts.items():
+        files.append(File.generated(config, name, content=text))
+    for path in (RESULTS / "index.html", *sorted((RESULTS / "pictures").glob("*.svg"))):
+        name = f"results/{path.relative_to(RESULTS).as_posix()}"
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in results, and translate blocks and links to tests."""
+    markdown = MARKED.sub(lambda found: titled(*found.groups()), markdown)
+    markdown = OF_ALGORITHM.sub(lambda found: results_of(found[1]), markdown)
+    return TO_TEST.sub(lambda found: f"](tests.md#{anchor(found[1], found[2])})", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Put drawings into the page itself."""
+    return DRAWING.sub(lambda found: drawing(found[2], found[1]), html)
+
+
+def titled(language: str, mark: str) -> str:
+    """Return the first line of a block."""
+    return f'```{language} title="{mark}"' if "." in mark else f"```{language}"
+
+
+def results_of(algorithm: str) -> str:
+    """Return a table of all results of one algorithm, or a sentence that there are none."""
+    lines = (RESULTS / "README.md").read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith(f"| `{algorithm} ")]
+    if not rows:
+        return "No run of this algorithm has been recorded with the present settings yet."
+    first = lines.index(rows[0])
+    while not lines[first - 1].startswith("| --- "):
+        first -= 1
+    return "\n".join([*lines[first - 2 : first], *dict.fromkeys(rows)])
+
+
+def drawing(name: str, text: str) -> str:
+    """Return a drawing as a part of a page. Its own style is left out, because the page has one."""
+    svg = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text("utf-8")
+    svg = re.sub(r"<style>.*?</style>\s*", "", svg, flags=re.DOTALL)
+    return f'<span class="drawing" role="img" aria-label="{text}">{svg.strip()}</span>'
+
+
+def page_of_tests(guarantees: str) -> str:
+    """Return a page with the source of every test that the guarantees link to."""
+    parts = ["# Tests of the guarantees\n", "Each guarantee links to one of these tests.\n"]
+    wanted: dict[str, list[str]] = {}
+    for path, name in TO_TEST.findall(guarantees):
+        wanted.setdefault(path, []).append(name)
+    for path, names in wanted.items():
+        source = (ROOT / path).read_text("utf-8")
+        parts.append(f"## `{path}`\n")
+        for name in dict.fromkeys(names):
+            parts.append(f"### {name} {{ #{anchor(path, name)} }}\n\n```python\n{source_of(source, name)}\n```\n")
+    return "\n".join(parts)
+
+
+def source_of(source: str, name: str) -> str:
+    """Return the lines of a function, with its decorators."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+    raise ValueError(f"there is no test {name}; a guarantee links to it.")
+
+
+def anchor(path: str, name: str) -> str:
+    """Return the name of the place that shows a test."""
+    return f"{Path(path).stem}-{name}"

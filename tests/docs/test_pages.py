@@ -1,0 +1,123 @@
+"""The pages of the documentation say what is true: their code runs, and what they name exists."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+
+import jax
+import pytest
+import yaml
+from support.agents import AGENTS, OBS, sample
+from support.guides import ROOT
+from support.scripts import load_script
+
+import jaxrl_buffers as jb
+from algorithms.runs import command_line
+
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r'^```(\w+)(?: (?:title="([\w.]+)"|(\w+)))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+# Pages whose code is run by tests of their own, which write files, start processes or need more packages.
+ELSEWHERE = {
+    *("actors_and_learner", "comparing", "from_pytorchrl", "gymnasium", "logs", "many_devices", "offline_data"),
+    *("own_environment", "own_parts", "policies", "sweeps"),
+}
+PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
+WITH_CODE = [name for name, text in PAGES.items() if "```python" in text and DOCS.joinpath(name).stem not in ELSEWHERE]
+OTHERS = {"flashbax": "flashbax", "SB3": "stable_baselines3", "ALF": "alf", "l2r": "l2r"}  # the modules of titles
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_code_runs(page, tmp_path, monkeypatch):
+    """One block after the other. What is written below a block is what it prints."""
+    monkeypatch.chdir(tmp_path)
+    names, printed = {}, ""
+    for language, title, mark, text in BLOCK.findall(PAGES[page]):
+        if language == "text" and mark != "example":
+            assert printed == text
+        elif language == "python":
+            code = compile(text, page, "exec")
+            if title not in OTHERS or importlib.util.find_spec(OTHERS[title]):
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output):
+                    exec(code, names)
+                printed = output.getvalue()
+
+
+def test_every_block_is_understood():
+    """A block with another beginning would not be found by the tests."""
+    for name, text in PAGES.items():
+        fences = re.findall(r"^ *```", text, re.MULTILINE)
+        assert len(fences) == 2 * len(re.findall(r"^```\w+(?: [^\n]+)?\n.*?^```$", text, re.MULTILINE | re.DOTALL)), (
+            name
+        )
+
+
+def test_commands_are_understood():
+    found = 0
+    for name in [name for name in PAGES if DOCS.joinpath(name).stem not in ELSEWHERE]:
+        for line in re.findall(r"^(?:python|bash|\.venv-accelerators/bin/python) (.*)$", PAGES[name], re.MULTILINE):
+            script, *arguments = shlex.split(line, comments=True)
+            assert (ROOT / script).exists(), f"{name}: {line}"
+            if script == "scripts/train.py" and not {"--resume", "--fork", "--start-from", "--help"} & {*arguments}:
+                assert command_line.parse(arguments).settings.plan.total_steps > 0
+                found += 1
+    assert found >= 5
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_exist(page):
+    for name in re.findall(r"`jb\.([A-Za-z_][\w.]*)", PAGES[page]):
+        found = jb
+        for part in name.rstrip(".").split("."):
+            found = getattr(found, part)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_metric_of_an_agent_is_explained(agent):
+    """The table of metrics on its page has those that it reports, and no others."""
+    one = AGENTS[agent]()
+    state = jax.eval_shape(lambda: one.init(jax.random.key(0), OBS, one.action_space.example))
+    batch = jax.eval_shape(lambda: sample(one, jax.random.key(0)))
+    reported = jax.eval_shape(one.gradients, state, batch, jax.eval_shape(lambda: jax.random.key(0)))[1].metrics
+    table = PAGES[f"algorithms/{agent.split('_')[0]}.md"].partition("| metric |")[2].partition("\n\n")[0]
+    explained = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+    of_continuous = {"multiplier_variance", "kl_variance"} if agent.endswith("_discrete") else set()
+    assert explained - of_continuous == set(reported)
+
+
+def test_every_page_is_in_the_navigation():
+    def pages(tree):
+        if isinstance(tree, str):
+            return [tree]
+        return [page for part in (tree.values() if isinstance(tree, dict) else tree) for page in pages(part)]
+
+    navigation = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert len(navigation) == len(set(navigation))
+    assert set(navigation) - set(PAGES) == {
+        "changes.md",
+        "results/tables.md",
+        "tests.md",
+    }  # made by scripts/docs_hooks.py
+    assert set(PAGES) <= set(navigation)
+
+
+def test_every_guarantee_has_a_test():
+    text = PAGES["guarantees.md"].partition("## What is not guaranteed")[0]
+    lines = re.findall(r"^- .*?(?=\n- |\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert len(lines) > 40
+    for line in lines:
+        path, name = re.search(r"\[test\]\(\.\./(tests/[\w/]+\.py)#(test_\w+)\)$", line).groups()
+        functions = [node.name for node in ast.parse((ROOT / path).read_text("utf-8")).body if hasattr(node, "name")]
+        assert name in functions, line
+
+
+def test_drawings_are_those_of_the_script():
+    script = load_script("draw_concepts")
+    assert {path.stem for path in (DOCS / "pictures").glob("*.svg")} == set(script.DRAWINGS)
+    for name, draw in script.DRAWINGS.items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text("utf-8") == draw()
