@@ -61,7 +61,7 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> buffer = jb.uniform(8)
+        >>> buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=8)
         >>> state = buffer.add(buffer.init(jnp.int32(0)), jnp.array([[5], [6]]))
         >>> print(jb.host.gather_all(buffer, state)[:, 0])
         [5 6]
@@ -88,7 +88,7 @@ def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: An
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> buffer = jb.uniform(8)
+        >>> buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=8)
         >>> state = buffer.add(buffer.init(jnp.int32(0)), jnp.array([[5], [6]]))
         >>> state, rows = jb.host.dequeue(buffer, state, 1)
         >>> print(rows[:, 0], buffer.size(state))

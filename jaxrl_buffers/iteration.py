@@ -103,7 +103,7 @@ def scan_epochs(
 
     Example:
         >>> import jaxrl_buffers as jb
-        >>> buffer = jb.uniform(6)
+        >>> buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=6)  # samples are single rows
         >>> state = buffer.init(jnp.int32(0))
         >>> state = buffer.add(state, jnp.arange(6)[:, None])
         >>> step = lambda carry, state, sample: (carry, state, sample.batch[:, 0])
