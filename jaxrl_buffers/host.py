@@ -119,7 +119,7 @@ def get_field(buffer: ReplayBuffer, state: ReplayState, name: str, handle: Handl
 def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     """Search as `segment_tree.find` does, but raise `ValueError` if a threshold exceeds the total."""
     indices = segment_tree.find(tree, thresholds)
-    if bool(jnp.any(indices < 0)):
+    if bool(jnp.any(indices == segment_tree.NOT_FOUND)):
         total, largest = float(segment_tree.reduce(tree).total), float(jnp.max(thresholds))
         raise ValueError(f"find() got the threshold {largest}, but all leaves amount to {total} only.")
     return indices

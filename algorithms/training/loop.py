@@ -78,34 +78,55 @@ def train(
     key_train, key_test = split(key)
     state = init(key_train, agent, buffer, env, plan, buffer_state, agent_state)
 
-    def epochs(
-        state: TrainState, advance: Callable[..., TrainState], num_iterations: int, per_test: int, first: int
-    ) -> tuple[TrainState, Metrics]:
-        def epoch(state: TrainState, test: jax.Array, num_iterations: int) -> tuple[TrainState, Metrics]:
-            state, metrics = train_state.read_metrics(advance(state, num_iterations=num_iterations), plan)
-            returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, test), plan.num_test_episodes)
-            return state, {**metrics, "returns": returns}
-
-        num_tests, rest = divmod(num_iterations, per_test)
-        tests = first + jnp.arange(num_tests, dtype=jnp.int32)
-        state, metrics = jax.lax.scan(lambda state, test: epoch(state, test, per_test), state, tests)
-        if rest:
-            state, last = epoch(state, jnp.asarray(first + num_tests, jnp.int32), rest)
-            metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
-        return state, metrics
+    def test(state: TrainState, number: jax.Array) -> tuple[TrainState, Metrics]:
+        state, metrics = train_state.read_metrics(state, plan)
+        returns, _ = evaluate(agent, state.agent, env, fold_in(key_test, number), plan.num_test_episodes)
+        return state, {**metrics, "returns": returns}
 
     history, offline = [], plan.offline_updates
     if offline:
         advance = functools.partial(run_offline, agent=agent, buffer=buffer, plan=plan)
-        state, metrics = epochs(state, advance, offline, plan.updates_per_test, 0)
+        state, metrics = _run_with_tests(state, advance, test, offline, plan.updates_per_test, 0)
         history.append(metrics)
     if plan.total_steps:
         state = go_online(state, agent, buffer, env, plan) if offline else state
         advance = functools.partial(run, agent=agent, buffer=buffer, env=env, plan=plan)
         rest, first = plan.num_iterations - offline, plan.num_tests(offline)
-        state, metrics = epochs(state, advance, rest, plan.iterations_per_test, first)
+        state, metrics = _run_with_tests(state, advance, test, rest, plan.iterations_per_test, first)
         history.append(metrics)
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *history)
+
+
+def _run_with_tests(
+    state: TrainState,
+    advance: Callable[..., TrainState],
+    test: Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]],
+    num_iterations: int,
+    per_test: int,
+    first: int,
+) -> tuple[TrainState, Metrics]:
+    """Run iterations, with a test after every `per_test` iterations and at the end.
+
+    Args:
+        state: the state before the iterations.
+        advance: `run` or `run_offline`, with all arguments but the state and `num_iterations`.
+        test: returns the next state and metrics, given a state and the number of the test.
+        num_iterations: how many iterations to run.
+        per_test: the number of iterations between two tests.
+        first: the number of the first test.
+
+    Returns:
+        The last state, and the metrics of all `E` tests: leaves `[E, ...]`.
+    """
+    num_tests, rest = divmod(num_iterations, per_test)
+    numbers = first + jnp.arange(num_tests, dtype=jnp.int32)
+    state, metrics = jax.lax.scan(
+        lambda state, number: test(advance(state, num_iterations=per_test), number), state, numbers
+    )
+    if rest:
+        state, last = test(advance(state, num_iterations=rest), jnp.asarray(first + num_tests, jnp.int32))
+        metrics = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), metrics, last)
+    return state, metrics
 
 
 def init(

@@ -36,6 +36,7 @@ from jaxrl_buffers.segment_tree.search import draw, find, pick
 from jaxrl_buffers.segment_tree.tree import (
     FAN_OUT,
     FAN_OUTS,
+    NOT_FOUND,
     SMALL_LEVEL,
     SegmentTree,
     count_nonzero,
@@ -51,6 +52,7 @@ __all__ = [
     "FAN_OUT",
     "FAN_OUTS",
     "NOTHING",
+    "NOT_FOUND",
     "SMALL_LEVEL",
     "Cover",
     "Place",

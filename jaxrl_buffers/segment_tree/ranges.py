@@ -23,6 +23,7 @@ from jaxrl_buffers.segment_tree._parents import NOTHING, Summary, summarize
 from jaxrl_buffers.segment_tree._places import Place
 from jaxrl_buffers.segment_tree.search import pick
 from jaxrl_buffers.segment_tree.tree import (
+    NOT_FOUND,
     SegmentTree,
     masses,
     num_levels,
@@ -69,7 +70,7 @@ def find_between(tree: SegmentTree, start: jax.Array | int, stop: jax.Array | in
     group, place = pick(jnp.broadcast_to(group_masses, shape), places.at(thresholds))
     node = _descend(tree, nodes.stats[group, 0], nodes.first[group], nodes.level[group], place)
     total = jnp.sum(group_masses)
-    return jnp.where((thresholds > total) | (total == 0), -1, node)
+    return jnp.where((thresholds > total) | (total == 0), NOT_FOUND, node)
 
 
 def cover(tree: SegmentTree, begins: jax.Array, ends: jax.Array) -> Cover:

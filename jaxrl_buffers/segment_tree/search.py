@@ -22,6 +22,7 @@ from jaxrl_buffers.segment_tree import _places as places
 from jaxrl_buffers.segment_tree._parents import Summary
 from jaxrl_buffers.segment_tree._places import Place
 from jaxrl_buffers.segment_tree.tree import (
+    NOT_FOUND,
     SegmentTree,
     first_small_level,
     masses,
@@ -38,7 +39,7 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     """Return for each threshold the first leaf whose inclusive prefix sum is above the threshold.
 
     A zero leaf is never found. A threshold equal to the total gives the last non-zero leaf. A threshold above the total
-    gives -1, and so does any threshold in a tree of zeros.
+    gives `NOT_FOUND`, which is -1, and so does any threshold in a tree of zeros.
 
     Args:
         tree: the tree.
@@ -55,7 +56,7 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     """
     total = root(tree).total
     indices, _ = _descend(tree, _nodes_to_begin_with(tree)[0], places.at(thresholds))
-    return jnp.where((thresholds > total) | (total == 0), -1, indices)
+    return jnp.where((thresholds > total) | (total == 0), NOT_FOUND, indices)
 
 
 def draw(

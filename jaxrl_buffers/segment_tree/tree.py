@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_buffers._checks import check_shape
 from jaxrl_buffers._xla import keep, order_after, set_last_wins
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.segment_tree import _parents as parents
@@ -36,6 +37,7 @@ from jaxrl_buffers.segment_tree._parents import NOTHING, WIDE, Summary, summariz
 
 FAN_OUT = 8  # children of a node, by default
 FAN_OUTS = {"cpu": FAN_OUT, "gpu": 64, "tpu": 128}  # the best fan-out for each platform
+NOT_FOUND = -1  # the index that a search returns if there is no such leaf
 SMALL_LEVEL = 256  # levels of at most this many rows are recomputed whole, which is cheaper than a gather and a scatter
 
 
@@ -45,13 +47,16 @@ class SegmentTree(Component):
     The small levels at the top have an array of their own. Every write computes this whole array again. If the small
     levels were written in place, XLA would fuse that write into later reads and copy all of `inner`. Wide trees do not
     store the small levels. They compute these levels when they are needed, because a few wide rows are summed quickly.
+
+    In the shapes below, `R` is the number of rows of leaves or parents, and `F` is the fan-out. The axis of 3 holds the
+    sum, the least positive and the largest leaf below a node.
     """
 
-    leaves: jax.Array  # float32[rows * fan_out]: zero from `capacity` on
-    inner: jax.Array  # float32[rows, 3, fan_out], flat if wide: the parents of large levels
-    top: jax.Array  # float32[rows, 3, fan_out], empty if wide: the parents of small levels
-    capacity: int = field(static=True)
-    fan_out: int = field(static=True, default=FAN_OUT)
+    leaves: jax.Array  # float32[R * F]: zero from `capacity` on
+    inner: jax.Array  # float32[R, 3, F], flat if wide: the parents of large levels
+    top: jax.Array  # float32[R, 3, F], empty if wide: the parents of small levels
+    capacity: int = field(static=True)  # the number of leaves
+    fan_out: int = field(static=True, default=FAN_OUT)  # the number of children of a node
 
     @property
     def is_wide(self) -> bool:
@@ -127,6 +132,8 @@ def write(
         >>> print(read(tree, jnp.arange(4)))
         [0. 0. 5. 0.]
     """
+    check_shape("write", "indices", indices, (indices.size,))
+    check_shape("write", "values", values, indices.shape)
     if indices.size == 0:
         return tree
     values = values.astype(jnp.float32)

@@ -288,3 +288,11 @@ def test_runs_are_set_on_every_path(path, length):
             for offset in np.flatnonzero(valid):
                 expected[(begin + offset) % length] = values[offset]
             np.testing.assert_array_equal(got, expected)
+
+
+def test_values_must_have_the_shape_of_their_indices():
+    tree = segment_tree.init(4)
+    with pytest.raises(ValueError, match=r"write\(\) got `values` of shape \(1,\); \(2,\) is needed"):
+        segment_tree.write(tree, jnp.arange(2), jnp.ones(1))
+    with pytest.raises(ValueError, match=r"write\(\) got `indices` of shape \(1, 2\); \(2,\) is needed"):
+        segment_tree.write(tree, jnp.arange(2)[None], jnp.ones((1, 2)))

@@ -130,7 +130,7 @@ def test_an_agent_goes_on_as_it_is():
     ("change", "message"),
     [
         ({"total_steps": 0, "offline_updates": 0}, "total_steps=0.: `total_steps` must be .* at least 1"),
-        ({"total_steps": 0}, "8 first steps"),
+        ({"total_steps": 0}, "start_steps=8 plus a multiple"),
         ({"offline_updates": -1}, "at least 0"),
         ({"offline_updates": 2**31 - 1}, "2.*31 updates"),
     ],
