@@ -77,3 +77,10 @@ def compiled_once(tmp_path: Path) -> Iterator[dict[str, str]]:
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def shared_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the runs of a module share compiled programs, which are its `programs`, a `SharedPrograms`."""
+    with request.module.programs.shared():
+        yield

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import yaml
 from support.agents import AGENTS
 
+import algorithms
 import jaxrl_buffers as jb
 from algorithms import (
     DDQN,
@@ -15,6 +18,8 @@ from algorithms import (
     LinearDecay,
     Torso,
 )
+from jaxrl_buffers._config_schema import COMPONENTS
+from jaxrl_buffers.component import Component
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -49,3 +54,11 @@ def test_an_agent_from_yaml():
 def test_bad_agents(config, message):
     with pytest.raises(ValueError, match=message):
         jb.from_config({"name": "DDQN", "config": config})
+
+
+@pytest.mark.parametrize("package", [algorithms, jb])
+def test_every_public_component_comes_from_a_dict(package):
+    public = {name: getattr(package, name) for name in package.__all__}
+    found = {name for name, value in public.items() if inspect.isclass(value) and issubclass(value, Component)}
+    assert len(found) > 8
+    assert {name for name in found if COMPONENTS.get(name) is not public[name]} == set()

@@ -20,16 +20,11 @@ from algorithms.runs.settings import Settings
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 SETTINGS = complete(Settings("ddqn", "CartPole-v1", PLAN, capacity=200, hidden_sizes=(8,), num_seeds=2))
 programs = SharedPrograms(SETTINGS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compile_once():
-    with programs.shared():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, _compile_once):
+def whole(tmp_path_factory, shared_programs):
     """A run that was never stopped, and what its callback was given."""
     path = tmp_path_factory.mktemp("runs") / "whole"
     seen = []

@@ -28,16 +28,11 @@ def with_total(settings, total_steps):
 
 # The programs of a run do not depend on how long it is.
 programs = SharedPrograms(SETTINGS, lambda given: given == with_total(SETTINGS, given.plan.total_steps))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compile_once():
-    with programs.shared():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, _compile_once):
+def finished(tmp_path_factory, shared_programs):
     path = tmp_path_factory.mktemp("runs") / "run"
     run.start(SETTINGS, path, FEW)
     return path

@@ -18,16 +18,11 @@ from algorithms.runs.run_folder import RunFolder
 from jaxrl_buffers import checkpoint
 
 programs = SharedPrograms(SETTINGS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compile_once():
-    with programs.shared():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, _compile_once):
+def finished(tmp_path_factory, shared_programs):
     """A run that was never stopped."""
     path = tmp_path_factory.mktemp("runs") / "whole"
     return RunFolder(path), run.start(SETTINGS, path, FEW)
