@@ -10,7 +10,7 @@ from algorithms.agents.ppo import PPO
 from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
-from algorithms.networks import NATURE, Torso
+from algorithms.networks import NATURE, Torso, torso_for
 from algorithms.runs.host_evaluation import evaluate_on_host
 from algorithms.runs.host_training import train_on_host
 from algorithms.runs.policy import Policy, load_policy
@@ -66,6 +66,7 @@ __all__ = [
     "evaluate",
     "evaluate_on_host",
     "load_policy",
+    "torso_for",
     "train",
     "train_offline",
     "train_on_host",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -43,21 +43,22 @@ class ArraySource(NamedTuple):
     terminated: np.ndarray  # bool[M]
     truncated: np.ndarray  # bool[M]
     is_kept: np.ndarray  # bool[M]: the successor is known, or not needed
+    num_actions: int | None  # discrete actions are smaller than this
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], infos: Sequence[str]) -> ArraySource:
-        """Check arrays and find out where their episodes end."""
+    def of(cls, arrays: Mapping[str, Any], infos: Sequence[str], num_actions: int | None = None) -> ArraySource:
+        """Check arrays, except the values of actions, and find out where their episodes end."""
         given = {name: _nested(value) for name, value in arrays.items()}
         chosen = _known(given)
         extras = {name: _info(given, name) for name in infos} or ()
         num_rows = _check_lengths(chosen | {"infos": extras})
         terminated, truncated = _flags(chosen, num_rows)
         if "next_observations" in chosen:
-            return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool))
+            return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool), num_actions)
         is_last = np.arange(num_rows) == num_rows - 1
         is_cut = (truncated | is_last) & ~terminated
         truncated = truncated | (np.append(is_cut[1:], False) & ~terminated)
-        return cls(chosen, extras, terminated, truncated, ~is_cut)
+        return cls(chosen, extras, terminated, truncated, ~is_cut, num_actions)
 
     @property
     def num_kept(self) -> int:
@@ -84,10 +85,17 @@ class ArraySource(NamedTuple):
             place = slice(begin, end)
             obs, next_obs = self._observations(begin, end)
             action, reward, extras = _read((self.arrays["actions"], self.arrays["rewards"], self.extras), begin, end)
+            require_actions(action, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
             flags = (self.terminated[place], self.truncated[place])
             piece = Transition(obs, action, reward, *flags, next_obs, extras)
             kept = self.is_kept[place]
             yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
+
+    def check_actions(self) -> None:
+        """Read all actions, and refuse one that does not exist; `pieces` does the same on the way."""
+        for begin in range(0, len(self.is_kept) if self.num_actions is not None else 0, FLAG_ROWS):
+            actions = _read(self.arrays["actions"], begin, begin + FLAG_ROWS)
+            require_actions(actions, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
         """Return observations and their successors. A row that needs no successor gets its own observation instead."""
@@ -98,6 +106,26 @@ class ArraySource(NamedTuple):
         is_end = (self.terminated | ~self.is_kept)[begin:end]
         after = np.where(is_end, number, number + 1)
         return jax.tree.map(lambda leaf: leaf[: end - begin], obs), jax.tree.map(lambda leaf: leaf[after], obs)
+
+
+def require_actions(actions: PyTree, num_actions: int | None, name_of: Callable[[int], str]) -> None:
+    """Refuse discrete actions that do not exist, by the name of the first row that has one.
+
+    Args:
+        actions: of some rows.
+        num_actions: how many there are; None if actions are not discrete.
+        name_of: returns the name of a row, given its number among these.
+    """
+    if num_actions is None:
+        return
+    for leaf in jax.tree.leaves(actions):
+        wrong = ~((leaf >= 0) & (leaf < num_actions))
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0, 0])
+            raise ValueError(
+                f"{name_of(row)} has the action {leaf[row]}, but the actions are 0 to {num_actions - 1}; is it a data "
+                "set of another environment?"
+            )
 
 
 def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
@@ -112,21 +140,19 @@ def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
 def blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
     """Join pieces of any length, and yield their rows in blocks of `num_rows`, cast to the dtypes of `row`.
 
-    The last block may be shorter. Every block is a new array, because JAX may still read the blocks before it.
+    The last block may be shorter. All blocks have the same memory, so use each up before the next one.
     """
-    block, filled = None, 0
+    block, filled = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row), 0
     for piece in pieces:
         begin, end = 0, len(jax.tree.leaves(piece)[0])
         while begin < end:
-            if block is None:
-                block = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row)
             count = min(num_rows - filled, end - begin)
             copy(block, slice(filled, filled + count), jax.tree.map(lambda leaf, at=begin: leaf[at:], piece))
             begin, filled = begin + count, filled + count
             if filled == num_rows:
                 yield block
-                block, filled = None, 0
-    if block is not None:
+                filled = 0
+    if filled:
         yield jax.tree.map(lambda leaf: leaf[:filled], block)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_buffers._array_files import follows
+from jaxrl_buffers._array_files import follows, require_actions
 from jaxrl_buffers._checks import one_line
+from jaxrl_buffers._episode_reading import Episode, actions_of_episodes, episodes
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
     if not isinstance(source, (str, os.PathLike)):
         return source
     folder = Path(source)
+    if folder.is_file():
+        raise ValueError(
+            f"{str(source)!r} is no data set: it must be a file .npz, .hdf5 or .h5 with the keys of D4RL, or a "
+            "folder or a name of Minari."
+        )
     with _clear_errors(source):
         if folder.exists():
             inside = folder / "data"
@@ -57,12 +64,24 @@ def count_steps(dataset: MinariDataset) -> int:
         return int(dataset.total_steps)
 
 
-def transitions(dataset: MinariDataset, infos: Sequence[str]) -> Iterator[Transition]:
-    """Yield the transitions of each episode, leaves `[T, ...]`."""
+def check_actions(dataset: MinariDataset, num_actions: int) -> None:
+    """Read all actions, and refuse one that does not exist; `transitions` does the same on the way."""
+    with _clear_errors(dataset):
+        for number, actions in actions_of_episodes(dataset):
+            require_actions(actions, num_actions, functools.partial(_name_of_step, number))
+
+
+def _name_of_step(episode: int, step: int) -> str:
+    return f"step {step} of episode {episode}"
+
+
+def transitions(dataset: MinariDataset, infos: Sequence[str], num_actions: int | None = None) -> Iterator[Transition]:
+    """Yield the transitions of each episode, leaves `[T, ...]`; refuse actions that do not exist."""
     with _clear_errors(dataset):
         first = None
-        for episode in dataset.iterate_episodes():
-            rows = _transitions_of(episode, infos)
+        for episode in episodes(dataset, infos):
+            rows = _transitions_of(episode)
+            require_actions(rows.action, num_actions, functools.partial(_name_of_step, episode.id))
             shapes = jax.tree.map(lambda leaf: leaf.shape[1:], rows)
             first = shapes if first is None else first
             if shapes != first:
@@ -70,11 +89,9 @@ def transitions(dataset: MinariDataset, infos: Sequence[str]) -> Iterator[Transi
             yield rows
 
 
-def _transitions_of(episode: Any, infos: Sequence[str]) -> Transition:
+def _transitions_of(episode: Episode) -> Transition:
     num_steps = len(episode.rewards)
-    if missing := [name for name in infos if name not in (episode.infos or {})]:
-        raise ValueError(f"episode {episode.id} has no info {missing[0]!r}; it has: {', '.join(episode.infos or {})}")
-    extras = {name: _part(episode.infos[name], np.s_[:num_steps]) for name in infos} or ()
+    extras = _part(episode.infos, np.s_[:num_steps]) or ()
     parts = {"observations": episode.observations, "actions": episode.actions, "infos": extras}
     parts |= {"terminations": episode.terminations, "truncations": episode.truncations}
     for path, leaf in jax.tree.leaves_with_path(parts):

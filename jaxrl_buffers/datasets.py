@@ -11,10 +11,9 @@ block by block: beside the state, memory holds one block and, from Minari, one e
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -22,7 +21,8 @@ import numpy as np
 
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers import _episode_files as episode_files
-from jaxrl_buffers._array_files import ArraySource, blocks, copy
+from jaxrl_buffers import _filling as filling
+from jaxrl_buffers._array_files import ArraySource, copy
 from jaxrl_buffers._checks import require_choice, row_structure
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
@@ -30,7 +30,6 @@ from jaxrl_buffers.types import PyTree, Transition
 if TYPE_CHECKING:
     from minari import MinariDataset  # pyright: ignore[reportMissingImports]
 
-BLOCK_BYTES = 2**24  # how much is written at once
 Keep = Literal["all", "newest"]
 
 
@@ -41,6 +40,8 @@ def from_file(
     infos: Sequence[str] = (),
     keep: Keep = "all",
     like: Transition | None = None,
+    num_actions: int | None = None,
+    extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the rows of a data set.
 
@@ -48,12 +49,13 @@ def from_file(
         buffer: a buffer with `num_envs=1`. To hold all rows it needs a `length` of at least `describe(path).num_rows`.
         path: a file of arrays under D4RL's keys (`.npz`; or `.hdf5` or `.h5`, which need the extra `data`), or the
             folder or the name of a Minari data set.
-        infos, keep, like: as in `from_arrays`.
+        infos, keep, like, num_actions, extras: as in `from_arrays`.
     """
+    options: Any = {"infos": infos, "keep": keep, "like": like, "num_actions": num_actions, "extras": extras}
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
-            return from_arrays(buffer, arrays, infos=infos, keep=keep, like=like)
-    return from_minari(buffer, path, infos=infos, keep=keep, like=like)
+            return from_arrays(buffer, arrays, **options)
+    return from_minari(buffer, path, **options)
 
 
 class Description(NamedTuple):
@@ -63,17 +65,21 @@ class Description(NamedTuple):
     row: Transition  # the shapes and dtypes of one row, without infos
 
 
-def describe(path: str | os.PathLike[str]) -> Description:
+def describe(path: str | os.PathLike[str], num_actions: int | None = None) -> Description:
     """Return the number of rows of a data set and the form of one row, to make a buffer for it.
 
     Args:
         path: as in `from_file`.
+        num_actions: as in `from_arrays`. If it is given, all actions are read and checked.
     """
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
-            source = ArraySource.of(arrays, ())
+            source = ArraySource.of(arrays, (), num_actions)
+            source.check_actions()
             return Description(source.num_kept, source.row)
     dataset = episode_files.opened(path)
+    if num_actions is not None:
+        episode_files.check_actions(dataset, num_actions)
     return Description(episode_files.count_steps(dataset), _row(_first_episode(dataset, ())[0]))
 
 
@@ -84,6 +90,8 @@ def from_arrays(
     infos: Sequence[str] = (),
     keep: Keep = "all",
     like: Transition | None = None,
+    num_actions: int | None = None,
+    extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the rows of a data set, oldest first; its last episode is closed.
 
@@ -107,6 +115,8 @@ def from_arrays(
         keep: `"all"` refuses a data set with more rows than the ring holds; `"newest"` keeps its newest rows.
         like: the shapes and dtypes that a row must have, such as `env.transition()`. Numbers of another size are cast.
             A data set of another structure or other shapes is refused.
+        num_actions: the number of discrete actions. A row whose action is not one of 0 to `num_actions - 1` is refused.
+        extras: what else to store in `extras`, the same unbatched values in every row.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -123,13 +133,13 @@ def from_arrays(
         >>> print(back["observations"][:, 0], back["next_observations"][:, 0], back["timeouts"])
         [0. 1. 2. 3.] [1. 1. 3. 4.] [False False False  True]
     """
-    _require_one_column("from_arrays", buffer)
+    filling.require_one_column("from_arrays", buffer)
     require_choice("from_arrays", "keep", keep, ("all", "newest"))
-    source = ArraySource.of(arrays, infos)
-    _require_room("from_arrays", buffer, source.num_kept, keep)
+    source = ArraySource.of(arrays, infos, num_actions)
+    filling.require_room("from_arrays", buffer, source.num_kept, keep)
     row = source.row if like is None else data_files.fitted(source.row, like, "from_arrays")
-    num_rows = _rows_of_block(buffer, row)
-    return _filled(buffer, row, source.pieces(num_rows), num_rows)
+    pieces = source.pieces(filling.rows_of_block(buffer, row, source.num_kept))
+    return filling.filled(buffer, row, pieces, source.num_kept, extras)
 
 
 def from_minari(
@@ -139,6 +149,8 @@ def from_minari(
     infos: Sequence[str] = (),
     keep: Keep = "all",
     like: Transition | None = None,
+    num_actions: int | None = None,
+    extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the steps of a Minari data set, episode by episode.
 
@@ -151,16 +163,17 @@ def from_minari(
         infos: the names of the infos to keep, as a dict in `extras`. Row `t` gets the info that came with observation
             `t`.
         keep: `"all"` refuses a data set with more rows than the ring holds; `"newest"` keeps its newest rows.
-        like: as in `from_arrays`.
+        like, num_actions, extras: as in `from_arrays`.
     """
-    _require_one_column("from_minari", buffer)
+    filling.require_one_column("from_minari", buffer)
     require_choice("from_minari", "keep", keep, ("all", "newest"))
     dataset = episode_files.opened(source)
-    _require_room("from_minari", buffer, episode_files.count_steps(dataset), keep)
-    first, pieces = _first_episode(dataset, infos)
+    num_rows = episode_files.count_steps(dataset)
+    filling.require_room("from_minari", buffer, num_rows, keep)
+    first, pieces = _first_episode(dataset, infos, num_actions)
     row = _row(first)
     row = row if like is None else data_files.fitted(row, like, "from_minari")
-    return _filled(buffer, row, itertools.chain([first], pieces), _rows_of_block(buffer, row))
+    return filling.filled(buffer, row, itertools.chain([first], pieces), num_rows, extras)
 
 
 def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
@@ -176,7 +189,7 @@ def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
     begins = np.cumsum(sizes) - sizes
     rows = jax.tree.map(lambda leaf: np.empty((int(sizes.sum()), *leaf.shape), leaf.dtype), row)
     is_whole = np.zeros(int(sizes.sum()), bool)
-    num_rows = _rows_of_block(buffer, row)
+    num_rows = filling.rows_of_block(buffer, row, int(sizes.max()))
     for start in range(0, int(sizes.max()), num_rows):
         block, whole = jax.device_get(buffer.slice(state, start, num_rows))
         for env, (begin, count) in enumerate(zip(begins, np.minimum(sizes - start, num_rows), strict=True)):
@@ -217,51 +230,11 @@ def to_minari(
     return episode_files.written(arrays, target, env, spaces, metadata)
 
 
-def _require_one_column(caller: str, buffer: ReplayBuffer) -> None:
-    if buffer.num_envs != 1:
-        raise ValueError(
-            f"{caller}() got a buffer with num_envs={buffer.num_envs}, but a data set is one column of rows; use "
-            "num_envs=1, and a Mixture to draw from this and from other buffers."
-        )
-
-
-def _require_room(caller: str, buffer: ReplayBuffer, num_rows: int, keep: str) -> None:
-    if num_rows == 0:
-        raise ValueError(f"{caller}() found no row with a known successor, so there is nothing to store.")
-    if keep == "all" and num_rows > buffer.length:
-        raise ValueError(
-            f"{caller}() found {num_rows} rows, but the ring holds {buffer.length}; make the buffer with "
-            f'length={num_rows} or more, or pass keep="newest".'
-        )
-
-
-def _rows_of_block(buffer: ReplayBuffer, row: PyTree) -> int:
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
-    return min(max(BLOCK_BYTES // max(num_bytes, 1), 1), buffer.length)
-
-
-def _filled(buffer: ReplayBuffer, row: PyTree, pieces: Iterable[PyTree], num_rows: int) -> ReplayState:
-    """Return a state of rows that come in pieces of any length; its last episode is closed."""
-    state = buffer.init(row)
-    for block in blocks(pieces, row, num_rows):
-        # Wait, so that memory never holds more than one block.
-        state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
-    return _mark_break(buffer, state)
-
-
-@functools.partial(jax.jit, donate_argnums=1)
-def _add(buffer: ReplayBuffer, state: ReplayState, chunk: PyTree) -> ReplayState:
-    return buffer.add(state, chunk)
-
-
-@functools.partial(jax.jit, donate_argnums=1)
-def _mark_break(buffer: ReplayBuffer, state: ReplayState) -> ReplayState:
-    return buffer.mark_break(state)
-
-
-def _first_episode(dataset: MinariDataset, infos: Sequence[str]) -> tuple[Transition, Iterator[Transition]]:
+def _first_episode(
+    dataset: MinariDataset, infos: Sequence[str], num_actions: int | None = None
+) -> tuple[Transition, Iterator[Transition]]:
     """Return the transitions of the first episode, and an iterator over the transitions of each later episode."""
-    pieces = episode_files.transitions(dataset, infos)
+    pieces = episode_files.transitions(dataset, infos, num_actions)
     first = next(pieces, None)
     if first is None:
         raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")

@@ -23,17 +23,28 @@ ATARI_SIZE = 84  # height and width of the frames that agents see
 
 def make(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Return `gymnasium.make(name, **options)`, without the messages and log files of other libraries."""
-    spec = gymnasium.registry.get(name)
-    if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+    # Without a version, a name means the newest one.
+    specs = [spec for known, spec in gymnasium.registry.items() if known == name or known.startswith(f"{name}-v")]
+    if any(str(spec.entry_point).startswith("gymnasium.envs.mujoco") for spec in specs):
         _quiet_mujoco()
     return gymnasium.make(name, **options)
 
 
-def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Return a game whose frames are gray, 84 x 84."""
+def is_atari_game(name: str) -> bool:
+    """Return whether there is a game of Atari of this name, without version."""
+    _register_atari()
+    return f"{ATARI}{name}-v5" in gymnasium.registry
+
+
+def _register_atari() -> None:
     ale_py: Any = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise every game prints a banner
     gymnasium.register_envs(ale_py)
+
+
+def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Return a game whose frames are gray, 84 x 84."""
+    _register_atari()
     env = gymnasium.make(name, frameskip=1, **options)
     return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
 

@@ -30,6 +30,7 @@ with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
 
 envs: Any = _brax  # Any, because the types of Brax are known only where the extra is installed
 
+OF_TRAINING = "brax.envs.wrappers.training"  # the module of wrappers that do what is done here, in another way
 NOT_MAINTAINED = "Brax System"  # the beginning of a warning that does not help users who chose Brax
 
 
@@ -82,7 +83,7 @@ class FromBrax:
         _, fresh = self.reset(key, params)
         ended = terminated | truncated
         following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, BraxState(after, time))
-        info = {"final_observation": after.obs}
+        info = {**after.metrics, "final_observation": after.obs}
         return following.inner.obs, following, after.reward, terminated, truncated, info
 
 
@@ -116,5 +117,13 @@ def _make(name: str, episode_length: int, obs_dtype: str | None, options: tuple[
 
 
 def from_brax(env: Any, name: str, episode_length: int = 1_000, obs_dtype: str | None = None) -> Environment:
-    """Return a Brax environment, without wrappers, ready for training."""
+    """Return a Brax environment, without the wrappers of Brax's training, ready for training."""
+    inside = env
+    while isinstance(inside, envs.Wrapper):
+        if type(inside).__module__ == OF_TRAINING:
+            raise ValueError(
+                f"{name} has Brax's {type(inside).__name__} around it, which hides the last observations of episodes, "
+                "or their ends; return the environment without it, such as brax.envs.get_environment('ant')."
+            )
+        inside = inside.env
     return wrap(FromBrax(env, name, episode_length), name=name, obs_dtype=obs_dtype)

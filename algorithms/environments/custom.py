@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gymnasium import Env
+from gymnasium import Env, registry
 
 from algorithms.environments import gymnasium
 from algorithms.environments.environment import Environment, wrap
@@ -134,6 +134,8 @@ def find_at(name: str, folders: Sequence[Path]) -> None:
 
 def _find(name: str) -> Callable[..., Any]:
     module_name, _, function = name.partition(":")
+    hint = f"; did you mean gymnasium:{function}?" if function in registry else ""
+    hint = f"; did you mean {module_name[:-3]}:{function}?" if module_name.endswith(".py") else hint
     _look_here()
     try:
         module = importlib.import_module(module_name)
@@ -143,12 +145,12 @@ def _find(name: str) -> Callable[..., Any]:
                 f"environment {name!r}: {module_name} needs {error.name}, which is not installed."
             ) from error
         raise NotFound(
-            f"environment {name!r}: there is no module {error.name!r}; run from the folder that holds it, or put that "
-            "folder on PYTHONPATH."
+            f"environment {name!r}: there is no module {error.name!r}"
+            + (hint or "; run from the folder that holds it, or put that folder on PYTHONPATH.")
         ) from error
     found = vars(module).get(function)
     if not callable(found):
-        raise NotFound(f"environment {name!r}: {module.__file__} has no function {function!r}.")
+        raise NotFound(f"environment {name!r}: {module.__file__} has no function {function!r}{hint or '.'}")
     return found
 
 

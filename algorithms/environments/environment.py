@@ -18,6 +18,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,7 +96,8 @@ class Environment(Component):
     def with_info(self, names: Sequence[str]) -> Environment:
         """Return the same environment, which stores these numbers of its `info` with every step, as `extras["info"]`.
 
-        Their means are in the metrics of a run, as `info_<name>`.
+        The metrics of a run have their means over steps, as `info_<name>`, and their means over the last steps of
+        episodes, as `info_<name>_at_end`.
         """
         env = self.replace(info_names=tuple(names))
         action = jax.tree.map(
@@ -136,6 +138,8 @@ class Environment(Component):
         reward = reward.astype(jnp.float32)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
         told = info_of(self.name, self.info_names, info)
+        if wrong := [name for name, value in told.items() if jnp.shape(value) != (num_envs,)]:
+            raise ValueError(f"{self.name} has an info {wrong[0]!r} that is not one number; leave it out.")
         extras = {"info": {name: jnp.asarray(value, jnp.float32) for name, value in told.items()}} if told else ()
         transition = Transition(state.obs, action, reward, terminated, truncated, next_obs, extras)
         ended = terminated | truncated
@@ -187,10 +191,17 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
         ShapeDtypeStruct(shape=(10, 10, 4), dtype=bool)
     """
     if name not in gymnax.registered_envs:
-        near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see `gymnax.registered_envs`."
-        raise ValueError(f"there is no environment {name!r}; {hint}")
+        raise ValueError(f"there is no environment {name!r}; did you mean {' or '.join(_near(name))}?")
     return _make(name, tuple(sorted(options.items())), obs_dtype)
+
+
+def _near(name: str) -> list[str]:
+    """Return names that may have been meant, also those of other libraries."""
+    if name in gymnasium.registry or name.startswith("ALE/"):
+        return [f"gymnasium:{name}"]
+    near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
+    others = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.7)
+    return near + [f"gymnasium:{other}" for other in others] or ["gymnasium:NAME", "brax:NAME", "my_module:function"]
 
 
 @functools.cache  # equal environments are one object, so they share compiled programs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ class HostEnvironment:
     def with_info(self, names: Sequence[str]) -> HostEnvironment:
         """Return the same environment, which stores these numbers of its `info` with every step, as `extras["info"]`.
 
-        Every step must return these numbers. Their means are in the metrics of a run, as `info_<name>`.
+        The metrics of a run have their means over steps, as `info_<name>`, and their means over the last steps of
+        episodes, as `info_<name>_at_end`. A step that does not tell a number does not count.
         """
         return dataclasses.replace(self, info_names=tuple(names))
 
@@ -122,8 +124,8 @@ def make(
         require_integer("environment", "frame_skip", frame_skip, 1)
         if not name.startswith(making.ATARI):
             raise ValueError(
-                f"environment(frame_skip={frame_skip}): {name} is not an Atari game (ALE/...); leave it out, or repeat "
-                "actions in a factory of your own."
+                f"environment(frame_skip={frame_skip}): {name} is not an Atari game, such as ALE/Pong-v5; leave it "
+                "out, or repeat actions in a factory of your own."
             )
     given = name, frame_skip or 4, frame_stack, use_processes
     try:
@@ -151,7 +153,7 @@ def _make(
     try:
         example = make_one()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise ValueError(f"gymnasium:{name}: {_one_line(error)}{_advice(error)}") from error
+        raise ValueError(f"gymnasium:{name}: {_one_line(error)}{_advice(name, error)}") from error
     except (TypeError, AttributeError, AssertionError) as error:  # constructors raise these for unknown options
         if not options:
             raise
@@ -241,6 +243,12 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def _advice(error: BaseException) -> str:
+def _advice(name: str, error: BaseException) -> str:
+    """Return the end of an error about an environment that Gymnasium cannot make."""
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        game = re.sub(r"(NoFrameskip|Deterministic)?(-v\d+)?$", "", name)
+        if importlib.util.find_spec("ale_py") is not None and making.is_atari_game(game):
+            return f"; did you mean gymnasium:ALE/{game}-v5?"
+        return "" if str(error).endswith("?") else "; see `gymnasium.pprint_registry()`."
     is_missing = isinstance(error, (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled))
-    return "; pip install 'jaxrl-buffers[gymnasium]'." if is_missing else "."
+    return "; pip install 'jaxrl-buffers[gymnasium]'." if is_missing and "mujoco" in str(error).lower() else "."

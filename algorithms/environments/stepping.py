@@ -12,6 +12,8 @@ environments end episodes in one of three ways:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithms.environments import _gymnasium_spaces as spaces
-from algorithms.environments.described import Finished, info_of
+from algorithms.environments.described import Finished
 from jaxrl_buffers.types import PyTree, Transition
 
 
@@ -31,13 +33,18 @@ class Stepped(NamedTuple):
     is_row: np.ndarray  # bool[N]; False where the step was only a reset
 
 
+class FailedEnvironment(RuntimeError):
+    """An environment failed in `reset` or `step`; the error of the environment is the cause."""
+
+
 class Stepper:
     """`N` environments of Gymnasium, with the state of their episodes. Call `reset` before the first `step`.
 
     Args:
         vector: the environments.
         name: their name, for messages.
-        info_names: names of the numbers in the environments' `info` that are stored with every step.
+        info_names: names of the numbers in the environments' `info` that are stored with every step. A number that a
+            step does not tell is NaN.
 
     Attributes:
         obs: the current observations `[N, ...]`, for which an agent chooses the next actions.
@@ -48,6 +55,7 @@ class Stepper:
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
         self.num_envs, self._name, self._info_names = vector.num_envs, name, info_names
+        self._untold = set(info_names)  # names that no step has told so far
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
         self._mode = vector.metadata.get("autoreset_mode")
         if not isinstance(self._mode, AutoresetMode):
@@ -59,14 +67,17 @@ class Stepper:
     def reset(self, seed: int | list[int]) -> None:
         """Begin new episodes everywhere. Environment `i` gets the seed `seed + i`, or `seed[i]` if `seed` is a list."""
         vector: Any = self._vector  # its type allows one seed only, but Gymnasium's own vectors accept a list
-        obs, _ = vector.reset(seed=seed)
+        with self._explained("reset", "(obs, info)"):
+            obs, _ = vector.reset(seed=seed)
         self.obs = self._encode(obs)
         self._is_reset = np.zeros(self.num_envs, bool)  # where the next step is only a reset
         self._return, self._length = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.int32)
 
     def step(self, action: np.ndarray) -> Stepped:
         """Take one step in every environment, given actions `[N, ...]` of an agent."""
-        obs, reward, terminated, truncated, info = self._vector.step(spaces.decode_actions(self._actions, action))
+        decoded = spaces.decode_actions(self._actions, action)
+        with self._explained("step", "(obs, reward, terminated, truncated, info)"):
+            obs, reward, terminated, truncated, info = self._vector.step(decoded)
         is_row = ~self._is_reset
         reward = np.asarray(reward, np.float32)
         terminated, truncated = (np.asarray(flag, bool) & is_row for flag in (terminated, truncated))
@@ -75,8 +86,7 @@ class Stepper:
         next_obs = following
         if ended.any():
             next_obs, following = self._across_the_end(following, ended, info)
-        told = info_of(self._name, self._info_names, info)
-        extras = {"info": {name: np.array(value, np.float32) for name, value in told.items()}} if told else ()
+        extras = {"info": self._told(info, ended)} if self._info_names else ()
         transition = Transition(self.obs, action, reward, terminated, truncated, next_obs, extras)
         self.obs = following
         if self._mode == AutoresetMode.NEXT_STEP:
@@ -86,6 +96,17 @@ class Stepper:
     def close(self) -> None:
         """End the environments, and their processes if they have any."""
         self._vector.close()
+
+    @contextlib.contextmanager
+    def _explained(self, method: str, returned: str) -> Generator[None]:
+        """Say which environment failed, by an error that the scripts show with the place in the user's code."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            raise FailedEnvironment(
+                f"{self._name} failed in `{method}`, which must return {returned}, with observations of the shape "
+                f"{self._space.shape}: {error}"
+            ) from error
 
     def _across_the_end(self, obs: PyTree, ended: np.ndarray, info: dict[str, Any]) -> tuple[PyTree, PyTree]:
         """Return `next_obs` of a step that ended episodes, and the observations for the next actions."""
@@ -98,6 +119,32 @@ class Stepper:
             fresh, _ = self._vector.reset(options={"reset_mask": ended})
             return obs, jax.tree.map(lambda new, old: np.where(_like(ended, old), new, old), self._encode(fresh), obs)
         return obs, obs
+
+    def _told(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the chosen numbers of an `info`, each `float32[N]`, with NaN where an environment did not tell it."""
+        told = {name: self._numbers(info, name) for name in self._info_names}
+        if self._mode == AutoresetMode.SAME_STEP and ended.any():  # `info` is already that of the next episode
+            last = info.get("final_info", {})
+            told = {name: np.where(ended, self._numbers(last, name), values) for name, values in told.items()}
+        self._untold -= {name for name, values in told.items() if not np.isnan(values).all()}
+        if self._untold and ended.any():
+            known = sorted(name for name in info if not name.startswith(("_", "final_")))
+            raise ValueError(
+                f"{self._name} told no info {min(self._untold)!r} in a whole episode; it has: "
+                f"{', '.join(known) or 'none'}."
+            )
+        return told
+
+    def _numbers(self, info: dict[str, Any], name: str) -> np.ndarray:
+        if name not in info:
+            return np.full(self.num_envs, np.nan, np.float32)
+        try:
+            values = np.array(info[name], np.float32)
+            return np.where(info.get(f"_{name}", True), values, np.float32(np.nan)).reshape(self.num_envs)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{self._name} has an info {name!r} that is not one number for each environment; leave it out."
+            ) from None
 
     def _count(self, reward: np.ndarray, ended: np.ndarray, is_row: np.ndarray) -> Finished:
         """Add a step to the returns and lengths of all episodes, and return the episodes that ended."""

@@ -12,9 +12,10 @@ from algorithms.networks.heads import (
     QNetwork,
     ValueNetwork,
 )
-from algorithms.networks.torsos import NATURE, Torso
+from algorithms.networks.torsos import MEDIUM, NATURE, Torso, torso_for
 
 __all__ = [
+    "MEDIUM",
     "NATURE",
     "CategoricalActor",
     "Critic",
@@ -29,4 +30,5 @@ __all__ = [
     "init_network",
     "init_stack",
     "torso_features",
+    "torso_for",
 ]

@@ -153,6 +153,30 @@ class Encoder(nn.Module):
 NATURE = Torso(hidden_sizes=(512,), channels=(32, 64, 64), kernel_sizes=(8, 4, 3), strides=(4, 2, 1))
 """The torso for Atari frames of 84x84: Mnih et al. (2015), https://doi.org/10.1038/nature14236."""
 
+MEDIUM = Torso(channels=(32, 64), kernel_sizes=(4, 3), strides=(2, 2))
+"""A torso for images that are too small for `NATURE` and too large to be kept at full size, such as 28x28."""
+
+
+def torso_for(obs: PyTree) -> Torso:
+    """Return a torso that fits observations, by the size of the smallest image in them.
+
+    Args:
+        obs: shapes and dtypes of one observation, such as `env.obs`.
+
+    Returns:
+        `NATURE` for images from 36x36, `MEDIUM` for images from 20x20, and `Torso()` for smaller ones, such as those of
+        MinAtar, and for observations without images.
+
+    Example:
+        >>> torso_for(jax.ShapeDtypeStruct((96, 96, 3), jnp.uint8)) == NATURE
+        True
+        >>> torso_for(jax.ShapeDtypeStruct((17,), jnp.float32)).hidden_sizes
+        (64, 64)
+    """
+    sides = [min(leaf.shape[:2]) for leaf in jax.tree.leaves(obs) if len(leaf.shape) == 3]
+    smallest = min(sides, default=0)
+    return NATURE if smallest >= 36 else MEDIUM if smallest >= 20 else Torso()
+
 
 def _encoder(torso: Torso, **options: Any) -> Encoder:
     number, given = len(torso.channels), (torso.kernel_sizes, torso.strides)

@@ -16,7 +16,7 @@ from algorithms.environments import Finished
 from algorithms.environments.described import with_info
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs.host_evaluation import act_in_test
-from algorithms.training import loop, train_state
+from algorithms.training import loop, structure, train_state
 from algorithms.training.collection import where_env
 from algorithms.training.keys import iteration_keys
 from algorithms.training.learning import Buffer
@@ -99,8 +99,8 @@ class HostCompiled:
 
         def begin(key: jax.Array) -> TrainState:
             # The other parts of a mixture hold data before the run begins.
-            stored = self._buffer.init(self._env.transition()) if isinstance(self._buffer, Mixture) else None
-            return self._begin(key, stored)[0]
+            row = structure.row(self._agent, self._env)
+            return self._begin(key, self._buffer.init(row) if isinstance(self._buffer, Mixture) else None)[0]
 
         return jax.eval_shape(self._over_seeds(begin), key)
 

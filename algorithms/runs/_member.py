@@ -10,7 +10,7 @@ import jax
 
 from algorithms.environments import Environment
 from algorithms.runs.varied import Varied
-from algorithms.training import loop, parallel, train_state
+from algorithms.training import loop, parallel, structure, train_state
 from algorithms.training.evaluation import evaluate
 from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
@@ -43,6 +43,11 @@ class Member:
     plan: Plan
 
     @property
+    def agent(self) -> Agent:
+        """The agent of the first point. All agents have states of the same shapes."""
+        return self.varied.first[0]
+
+    @property
     def buffer(self) -> Buffer:
         """The buffer of the first point. All buffers have states of the same shapes."""
         return self.varied.first[1]
@@ -53,7 +58,7 @@ class Member:
 
     def begin_filled(self, own: Own) -> TrainState:
         """Return a state like `begin` for a buffer that holds a data set; only its shapes are of use."""
-        return self.begin(own, self.buffer.init(self.env.transition()))
+        return self.begin(own, self.buffer.init(structure.row(self.agent, self.env)))
 
     def begin_from(self, own: Own, agent_state: PyTree, stored: PyTree) -> TrainState:
         """Return the state after the first steps of an agent that was trained before."""

@@ -10,11 +10,11 @@ from algorithms import environments
 from algorithms.agents.optimizers import LinearDecay
 from algorithms.environments import Described, Environment, custom
 from algorithms.environments.gymnasium import HostEnvironment
-from algorithms.networks import Torso
+from algorithms.networks import Torso, torso_for
 from algorithms.runs import components, data_set, devices, settings_checks
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors
-from algorithms.runs.settings import Settings, is_component, require_keys
+from algorithms.runs.settings import SIZES, Settings, is_component, replaced_settings, require_keys
 from algorithms.training import parallel
 from algorithms.training.evaluation import time_limit
 from algorithms.training.learning import Buffer
@@ -83,7 +83,9 @@ def complete(settings: Settings) -> Settings:
         experiment = experiment._replace(plan=plan)
     if settings.dataset is not None:
         data_set.check(settings.dataset, experiment.env)
-    groups: dict[str, Any] = {}
+    replaced = replaced_settings({"agent": settings.agent})
+    sizes = _sizes(settings, experiment.env).items()
+    groups: dict[str, Any] = {name: value for name, value in sizes if name not in replaced}
     if not is_component(settings.agent):
         groups["agent"] = components.complete("agent", ALGORITHMS[settings.algorithm], settings.agent)
     if settings.buffer is None and settings.algorithm in ON_POLICY:
@@ -163,17 +165,22 @@ def _refuse_on_host(settings: Settings, names: tuple[str, ...], why: str) -> Non
 def _agent(settings: Settings, env: Described) -> Any:
     """Return the bare agent, without the wrappers that the settings ask for."""
     torso = Torso(
-        tuple(settings.hidden_sizes),
-        tuple(settings.channels),
         activation=settings.activation,
         memory=None if settings.memory == "none" else settings.memory,
         memory_size=settings.memory_size,
-        kernel_sizes=tuple(settings.kernel_sizes),
-        strides=tuple(settings.strides),
+        **_sizes(settings, env),
     )
     if is_component(settings.agent):
         return _whole_agent(settings, env, torso)
     return components.make("agent", ALGORITHMS[settings.algorithm], settings.agent, env.action_space, torso=torso)
+
+
+def _sizes(settings: Settings, env: Described) -> dict[str, Any]:
+    """Return the sizes of the networks' layers: those that are given, and for the others what fits observations."""
+    fitting = torso_for(env.obs)
+    given = {name: tuple(value) for name in SIZES if (value := getattr(settings, name)) is not None}
+    others = fitting if not given.keys() - {"hidden_sizes"} else Torso(fitting.hidden_sizes)
+    return {name: getattr(others, name) for name in SIZES} | given
 
 
 def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Any:

@@ -34,6 +34,7 @@ from jaxrl_buffers import _yaml as yaml_text
 from jaxrl_buffers._checks import shown
 
 NAMES = ("algorithm", "environment")
+OF_STEPS = ("total_steps", "start_steps", "test_every")  # numbers of a plan that depend on its steps
 
 
 def parse(arguments: list[str]) -> Command:
@@ -118,13 +119,20 @@ def _below(names: list[str], config: Path | None, origin: Path | None, is_agent_
         require_name("algorithm", given["algorithm"], ALGORITHMS)
     if origin is not None:
         values = RunFolder(origin).settings().to_dict() | given
-        if is_agent_only:  # the new run learns from the data set again only if it is given again
-            values = {name: value for name, value in values.items() if not name.startswith("dataset")}
-            values["plan"] = values["plan"] | {"offline_updates": 0}
-        return values
+        return _for_agent_only(values) if is_agent_only else values
     if config is not None:
         return settings_file.read_dict(config, **given)
     return presets.read(**{"algorithm": "ddqn", "environment": "CartPole-v1", **given})
+
+
+def _for_agent_only(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run without what belongs to its data set, which the agent alone does not take along."""
+    plan = values["plan"] | {"offline_updates": 0}
+    if not plan["total_steps"]:  # the run only learned offline, so its plan has no numbers for steps
+        fresh = presets.read(values["algorithm"], values["environment"])["plan"]
+        plan = {name: value for name, value in plan.items() if name not in OF_STEPS}
+        plan |= {name: fresh[name] for name in OF_STEPS if name in fresh}
+    return {name: value for name, value in values.items() if not name.startswith("dataset")} | {"plan": plan}
 
 
 def _nested(given: Mapping[str, list[str]]) -> dict[str, Any]:

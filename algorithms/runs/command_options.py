@@ -89,8 +89,9 @@ class Option(NamedTuple):
             default: the value that the field has without the option.
         """
         hint = typing.get_type_hints(component)[field]
-        is_list = typing.get_origin(hint) is tuple
-        kind = typing.get_args(hint)[0] if is_list else kind_of(hint) or str
+        of_list = next((one for one in (hint, *typing.get_args(hint)) if typing.get_origin(one) is tuple), None)
+        is_list = of_list is not None
+        kind = typing.get_args(of_list)[0] if is_list else kind_of(hint) or str
         path = (*(within.split(".") if within else ()), field)
         name = field if within == "plan" else ".".join(path)
         return cls(name, path, kind, documented(component)[field], default, is_list, within or "settings")
@@ -234,4 +235,6 @@ def _shown_default(option: Option) -> str:
     if option.default is dataclasses.MISSING:
         return " (needed)"
     value = option.default
+    if option.is_list and value is None:
+        return ""
     return f" (default: {' '.join(map(str, value)) if option.is_list else value})"

@@ -192,5 +192,5 @@ def complete_sampler(data: Any) -> dict[str, Any]:
 def require_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
     """Refuse an unknown name; the error suggests the nearest known name."""
     if not isinstance(name, str) or name not in known:
-        near = difflib.get_close_matches(shown(name, str), known, n=1) or [", ".join(known)]
+        near = difflib.get_close_matches(shown(name, str).lower(), known, n=1) or [", ".join(known)]
         raise ValueError(f"there is no {what} {shown(name)}; did you mean {near[0]}?")

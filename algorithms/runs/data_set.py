@@ -12,8 +12,14 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from algorithms.environments import Described
+from algorithms.environments.spaces import Discrete
+from algorithms.training import structure
 from algorithms.training.learning import Buffer
+from algorithms.types import Agent
 from jaxrl_buffers import Mixture, MixtureState, datasets
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers._checks import shown
@@ -46,20 +52,33 @@ def described(value: Mapping[str, Any]) -> dict[str, Any]:
 def check(value: Mapping[str, Any], env: Described) -> None:
     """Refuse a data set whose rows are not like those of the environment."""
     with _named(f" ({env.name})"):
-        data_files.fitted(datasets.describe(value["path"]).row, env.transition(), "from_file")
+        described = datasets.describe(value["path"])
+        data_files.fitted(described.row, env.transition(), "from_file")
+        if (num_actions := _num_actions(env)) is not None:
+            datasets.describe(value["path"], num_actions)
 
 
-def load(value: Mapping[str, Any], buffer: Buffer, env: Described) -> MixtureState:
-    """Return the state of the mixture before the first step: an empty buffer, and one with the data set."""
+def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent) -> MixtureState:
+    """Return the state of the mixture before the first step: an empty buffer, and one with the data set.
+
+    A data set has no states of a memory, so sequences from it begin with an empty memory. Numbers of `info` are NaN.
+    """
     assert isinstance(buffer, Mixture)
     online, stored = buffer.buffers
-    path, row = Path(value["path"]), env.transition()
+    path, row = Path(value["path"]), structure.row(agent, env)
     if "hash" in value and not path.exists():
         raise ValueError(f"dataset: {path} is gone; put it back, or start another run.")
     if "hash" in value and data_files.fingerprint(path) != value["hash"]:
         raise ValueError(f"dataset: {path} has changed since the run was begun; put it back, or start another run.")
+    extras = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), dict(row.extras))
+    extras |= {"info": dict.fromkeys(extras["info"], np.float32(np.nan))} if "info" in extras else {}
     with _named(f" ({env.name})"):
-        return MixtureState((online.init(row), datasets.from_file(stored, value["path"], like=row)))
+        options: Any = {"like": row, "num_actions": _num_actions(env), "extras": extras}
+        return MixtureState((online.init(row), datasets.from_file(stored, value["path"], **options)))
+
+
+def _num_actions(env: Described) -> int | None:
+    return env.action_space.num_actions if isinstance(env.action_space, Discrete) else None
 
 
 @contextlib.contextmanager

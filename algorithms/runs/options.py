@@ -35,6 +35,7 @@ class Report(NamedTuple):
     steps_per_second: float  # of all seeds together
     metrics: Mapping[str, Any] | None  # after an evaluation: arrays [S], returns [S, E]
     unit: str = "steps"  # or "offline updates", which are then counted instead of steps
+    run: str = ""  # which run of a sweep this is, if its runs are trained one after the other
 
 
 def _warn(line: str) -> None:

@@ -93,7 +93,7 @@ def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) 
     tests = functools.cache(lambda num_episodes: way.compiled(member.test(num_episodes), num_shared=1))
 
     def init(agent_state: PyTree = None) -> TrainState:
-        stored = None if dataset is None else data_set.load(dataset, member.buffer, member.env)
+        stored = None if dataset is None else data_set.load(dataset, member.buffer, member.env, member.agent)
         return begun(own, stored) if agent_state is None else begun_from(own, agent_state, stored)
 
     @functools.cache
@@ -131,7 +131,7 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
     def init(agent_state: PyTree = None) -> TrainState:
         stored = None
         if settings.dataset is not None:
-            stored = data_set.load(settings.dataset, experiment.buffer, experiment.env)
+            stored = data_set.load(settings.dataset, experiment.buffer, experiment.env, experiment.agent)
         if num_seeds is not None:  # each has a copy of its own
             stored = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_seeds, *leaf.shape)), stored)
         return host.init(own.key_train, stored, agent_state)

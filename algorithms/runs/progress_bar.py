@@ -80,7 +80,8 @@ class ProgressBar:
         is_news = "score" in shown
         self._bar.update(self._task, completed=report.steps, total=report.total_steps, refresh=is_news, **shown)
         if self._has_lines and report.phase == "compiling":
-            print(f"{self._title}: compiling ...", flush=True)
+            which = f", {report.run}" if report.run else ""
+            print(f"{self._title}{which}: compiling ...", flush=True)
         elif self._has_lines and is_news:
             speed = f"{report.steps_per_second:,.0f}"
             unit = report.unit
@@ -90,6 +91,7 @@ class ProgressBar:
         """Return when the run will end at its present speed, evaluations included."""
         now = time.monotonic()
         if report.phase == "compiling":
+            self._first = None  # the runs of a sweep may come one after the other
             return None
         if self._first is None or self._first[2] != report.unit:
             self._first = now, report.steps, report.unit
@@ -128,6 +130,7 @@ class _Figures(ProgressColumn):
             figures += f"  {report.steps_per_second:,.0f}{unit}/s"
             figures += f"  return {score}" if score else ""
             figures += "" if deadline is None else f"  {clock(max(deadline - time.monotonic(), 0))}{self._left}"
+        figures += f"  {report.run}" if report is not None and report.run else ""
         return Text(figures, no_wrap=True, overflow="ellipsis")
 
 

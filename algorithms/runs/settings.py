@@ -55,11 +55,13 @@ class Settings:
         hindsight_ratio: the share of samples whose goal is replaced.
         gamma: discount of one step.
         capacity: transitions that a replay buffer holds. A rollout holds those of one iteration.
-        hidden_sizes: widths of the networks' dense layers.
-        channels: channels of the convolutions that images pass through first. The network of the Nature paper, for
-            frames of 84x84, has channels 32 64 64, kernel sizes 8 4 3, strides 4 2 1 and hidden sizes 512.
-        kernel_sizes: height and width of each convolution's kernel, or one number for all.
-        strides: stride of each convolution, or one number for all.
+        hidden_sizes: widths of the networks' dense layers. If it is not given, 512 for images from 36x36, else 64 64.
+        channels: channels of the convolutions that images pass through first. If neither these nor kernel sizes nor
+            strides are given, images from 36x36 get the network of the Nature paper (channels 32 64 64, kernel sizes
+            8 4 3, strides 4 2 1), images from 20x20 channels 32 64, kernel sizes 4 3 and strides 2 2, and smaller
+            ones channels 16.
+        kernel_sizes: height and width of each convolution's kernel, or one number for all; 3 beside given channels.
+        strides: stride of each convolution, or one number for all; 1 beside given channels.
         activation: name of a function in `jax.nn`.
         memory: the recurrent core through which networks remember earlier observations: `none`, `gru` or `lstm`.
         memory_size: width of the recurrent core.
@@ -85,8 +87,8 @@ class Settings:
         actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
         lock_step: collect and learn one after the other, in environments of Gymnasium. Otherwise a chunk is collected
             while the agent learns from the chunk before it, by the policy from before this learning.
-        info: numbers of the environment's `info`, by name, that are stored with every step and averaged into the
-            metrics.
+        info: numbers of the environment's `info`, by name, that are stored with every step. The metrics have their
+            means over steps, and over the last steps of episodes.
         dataset: a data set to learn from besides what the run collects, by its path: a `.npz` or `.hdf5` file with the
             keys of D4RL, or a folder or name of Minari. With `offline_updates`, also before the first step.
         dataset_share: the share of every batch that comes from the data set, once there are steps.
@@ -108,10 +110,10 @@ class Settings:
     hindsight_ratio: float = 0.8
     gamma: float = 0.99
     capacity: int = 100_000
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    channels: tuple[int, ...] = (16,)
-    kernel_sizes: tuple[int, ...] = (3,)
-    strides: tuple[int, ...] = (1,)
+    hidden_sizes: tuple[int, ...] | None = None
+    channels: tuple[int, ...] | None = None
+    kernel_sizes: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
     activation: str = "relu"
     memory: str = "none"
     memory_size: int = 64
@@ -137,7 +139,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as values of JSON, without those that a whole component replaces."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values |= {"plan": self.plan.to_dict(), **{name: list(values[name]) for name in (*SIZES, "info")}}
+        values |= {name: list(values[name]) for name in (*SIZES, "info") if values[name] is not None}
+        values["plan"] = self.plan.to_dict()
         replaced = replaced_settings(values)
         return {name: value for name, value in values.items() if value is not None and name not in replaced}
 

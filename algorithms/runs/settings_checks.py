@@ -80,6 +80,3 @@ def _check_dataset(settings: Settings) -> None:
         raise ValueError("dataset: it is not split over devices; leave out one of --dataset and --devices.")
     if settings.algorithm in ON_POLICY:
         raise ValueError(f"dataset: {settings.algorithm} learns only from new steps of its policy; leave it out.")
-    if settings.info or settings.memory != "none":
-        what = f"info such as {settings.info[0]}" if settings.info else f"states of a memory such as {settings.memory}"
-        raise ValueError(f"dataset: a data set has no {what}; leave out `dataset`, or that setting.")

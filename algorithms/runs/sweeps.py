@@ -1,7 +1,8 @@
 """Sweeps: runs that differ in hyper-parameters, trained side by side by the same programs.
 
 A sweep is a folder with a run folder for each of its points, such as `agent.learning_rate=0.001`. Each is a run like
-any other: it can be plotted, compared, evaluated, forked and resumed by itself.
+any other: it can be plotted, compared, evaluated, forked and resumed by itself. If environments are stepped on the
+host, the runs are trained one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from algorithms.runs import memory_need, run, session
 from algorithms.runs.build import build, complete
 from algorithms.runs.command_options import options_of_settings
 from algorithms.runs.files import parse_json, read_text
-from algorithms.runs.options import Options
+from algorithms.runs.options import Options, Report
 from algorithms.runs.programs import Programs, compile_points
 from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
@@ -48,10 +49,12 @@ def start(
     Args:
         settings: what all runs have in common.
         values: the values of each setting, by its name in config.json, such as `{"agent.learning_rate": [1e-4, 1e-3]}`.
-            They must be numbers that do not change the compiled program (see `can_be_swept`).
+            They must be numbers that do not change the compiled program (see `can_be_swept`), unless environments are
+            stepped on the host.
         folder: of the sweep, which must not exist. It gets a subfolder for the run of each point.
         options: as for `run.start`. `on_chunk` and `on_evaluation` get arrays with the seeds of all points, one point
-            after the other. `stop_at_return` is refused.
+            after the other. `stop_at_return` is refused. If environments are stepped on the host, the options hold for
+            each run by itself.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the sweep can be resumed.
@@ -60,6 +63,9 @@ def start(
     """
     kept = _kept(options)
     RunFolder(folder).require_new()
+    if _is_on_host(settings):
+        _create(Path(folder), points_of(settings, values), kept._asdict())
+        return _one_after_the_other(runs_of(folder), options)
     with session.guarded(options) as stops:
         points = points_of(settings, values)
         programs = compile_points(list(points.values()), options.cores)
@@ -84,6 +90,9 @@ def resume(
         ValueError: also when one run was continued by itself, so that the runs have no saved step in common.
     """
     folders = runs_of(folder)
+    if _is_on_host(next(iter(folders.values())).settings()):
+        _kept(options)  # refuses what is not for sweeps
+        return _one_after_the_other(folders, options, fresh_environments, total_steps)
     with _locked(folders.values()), session.guarded(options) as stops:
         points = [one.settings() for one in folders.values()]
         kept = _kept(options, next(iter(folders.values())).options())
@@ -120,7 +129,7 @@ def runs_of(folder: str | os.PathLike[str]) -> dict[str, RunFolder]:
 
 
 def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[str, Settings]:
-    """Return the settings of every point by its name; refuse what cannot be swept side by side.
+    """Return the settings of every point by its name; refuse what cannot be swept.
 
     Example:
         >>> from algorithms import Plan
@@ -128,20 +137,28 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
         >>> list(points_of(settings, {"agent.learning_rate": [1e-4, 1e-3], "gamma": [0.9]}))
         ['agent.learning_rate=0.0001,gamma=0.9', 'agent.learning_rate=0.001,gamma=0.9']
     """
-    if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
-        # The data set is stored once, with the priorities from the buffer of the first point.
-        raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
     settings = complete(settings)
-    if not isinstance(build(settings).env, Environment):
-        raise ValueError(
-            f"--sweep: {settings.environment} is stepped on the host, where runs do not go side by side; start "
-            "separate runs."
-        )
     if not values or not all(values.values()):
         raise ValueError("a sweep needs at least one setting, and at least one value of each.")
     for name, choices in values.items():
         if len({str(choice) for choice in choices}) < len(choices):
             raise ValueError(f"--sweep {name}: got {shown(list(choices))}, expected every value once.")
+    if not _is_on_host(settings):
+        _require_side_by_side(settings, values)
+    combinations = [dict(zip(values, choices, strict=True)) for choices in itertools.product(*values.values())]
+    names = [",".join(f"{name}={value}" for name, value in changes.items()) for changes in combinations]
+    points = [changed(settings, changes) for changes in combinations]
+    for point in points:
+        build(point)  # refuses what is wrong
+    return dict(zip(names, points, strict=True))
+
+
+def _require_side_by_side(settings: Settings, values: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse values with which runs cannot share their programs and their data set."""
+    if settings.dataset is not None and not all(name.startswith("agent.") for name in values):
+        # The data set is stored once, with the priorities from the buffer of the first point.
+        raise ValueError("--sweep: with a data set only settings of the agent can be swept; start separate runs.")
+    for name, choices in values.items():
         varied = _varied([changed(settings, {name: choice}) for choice in choices])
         if varied is None or (len(choices) > 1 and not varied.values and name != "seed"):
             problem = "need programs of their own; start separate runs for them" if varied is None else "change nothing"
@@ -149,9 +166,29 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
                 f"--sweep {name}: the values {', '.join(map(str, choices))} {problem}. What can be swept: "
                 f"{', '.join(can_be_swept(settings))}."
             )
-    combinations = [dict(zip(values, choices, strict=True)) for choices in itertools.product(*values.values())]
-    names = [",".join(f"{name}={value}" for name, value in changes.items()) for changes in combinations]
-    return {name: changed(settings, changes) for name, changes in zip(names, combinations, strict=True)}
+
+
+def _is_on_host(settings: Settings) -> bool:
+    return not isinstance(build(settings).env, Environment)
+
+
+def _one_after_the_other(folders: Mapping[str, RunFolder], options: Options, *changes: Any) -> Results:
+    """Begin or continue each run by itself, with the `changes` of `resume`; leave out those that are finished."""
+    results = {}
+    for number, (name, folder) in enumerate(folders.items(), 1):
+
+        def report(now: Report, which: str = f"{name} ({number} of {len(folders)})") -> None:
+            options.on_chunk(now._replace(run=which))
+
+        finished = _finished(folder, *changes)
+        results[name] = finished or run.resume(folder.path, options._replace(on_chunk=report), *changes)
+    return results
+
+
+def _finished(folder: RunFolder, fresh_environments: bool = False, total_steps: int | None = None) -> dict[str, Any]:
+    """Return the result of a run that has made all its steps; empty if it has not."""
+    result, total = folder.result() or {}, total_steps or folder.settings().plan.total_steps
+    return result if result.get("steps") == total and "stopped_by" not in result else {}
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

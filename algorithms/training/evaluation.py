@@ -90,7 +90,9 @@ def time_limit(env: Described, max_steps: int | None) -> Scalar:
     limit = env.max_episode_length if max_steps is None else max_steps
     if limit is None:
         raise ValueError(
-            f"{env.name} has no known time limit, so an evaluation might never end; give it one (gymnax: "
-            "`max_steps_in_episode` in its params; Gymnasium: the wrapper TimeLimit), or evaluate with `max_steps`."
+            f"{env.name} has no known time limit, so an evaluation might never end; give it one (for an id of "
+            "Gymnasium: --env.max-episode-steps 500; in your own function: the wrapper TimeLimit of Gymnasium, also if "
+            "`step` keeps the limit itself, or `max_steps_in_episode` in the params of gymnax), or evaluate with "
+            "`max_steps`."
         )
     return limit

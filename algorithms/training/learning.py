@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from algorithms.environments import Described, Finished
 from algorithms.training import faults, off_policy, on_policy, structure
 from algorithms.training.keys import Keys, iteration_keys
-from algorithms.training.metrics import Scalars
+from algorithms.training.metrics import COUNT, Scalars
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, OnPolicyAgent
@@ -58,24 +58,32 @@ def learn(
             )
         agent_state, metrics = on_policy.learn(agent, buffer, agent_state, chunk, keys.sample[0], plan)
         # The agent observes the rows after the updates. Updates need the policy that acted, with its old statistics.
-        return observe(agent, agent_state, chunk, plan), buffer_state, _with_info(metrics, chunk)
+        return observe(agent, agent_state, chunk, plan), buffer_state, _with_info(metrics, chunk, finished)
     agent_state = observe(agent, agent_state, chunk, plan)
     added: Any = buffer.add(buffer_state, chunk)
     buffer_state = buffer.report_return(added, _mean_return(finished, plan.axis))
     states = agent_state, buffer_state
     *after, metrics = off_policy.learn(agent, buffer, *states, keys.sample, keys.gradients, plan)
-    return after[0], after[1], _with_info(metrics, chunk)
+    return after[0], after[1], _with_info(metrics, chunk, finished)
 
 
-def _with_info(metrics: Scalars, chunk: Transition) -> Scalars:
-    """Add the means of the stored `info` numbers over rows `[K, N]` to the metrics of each update."""
+def _with_info(metrics: Scalars, chunk: Transition, finished: Finished) -> Scalars:
+    """Add the `info` numbers of rows `[K, N]` to the metrics: the means over steps, and over the ends of episodes.
+
+    A number that a step did not tell is NaN, and does not count.
+    """
     told = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
     if not told:
         return metrics
-    means = jnp.stack([jnp.mean(values) for values in told.values()])
-    means = jnp.broadcast_to(means, (*metrics.values.shape[:-1], len(told)))
-    names = (*metrics.names, *(f"info_{name}" for name in told))
-    return Scalars(names, jnp.concatenate([metrics.values, means], axis=-1))
+    sums = {}
+    for name, values in told.items():
+        is_told = ~jnp.isnan(values)
+        for label, counts in ((f"info_{name}", is_told), (f"info_{name}_at_end", is_told & finished.ended)):
+            sums[label], sums[label + COUNT] = jnp.sum(jnp.where(counts, values, 0)), jnp.sum(counts)
+    values = jnp.stack([jnp.asarray(value, jnp.float32) for value in sums.values()])
+    num_updates = metrics.values.shape[0]
+    once = jnp.where(jnp.arange(num_updates)[:, None] == 0, values[None], 0)  # the sums over updates are the sums here
+    return Scalars((*metrics.names, *sums), jnp.concatenate([metrics.values, once], axis=-1))
 
 
 def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) -> PyTree:

@@ -18,6 +18,8 @@ from jaxrl_buffers.types import Transition
 # Means of these metrics are over the updates that move the policy. An agent reports the metric `moves_policy` if some
 # of its updates do not move the policy.
 OF_POLICY = ("loss_pi", "grad_norm_pi")
+# The mean of a metric NAME is over as many values as the metric NAME + COUNT sums up to, if there is one.
+COUNT = ":count"
 # The names of all other sums, which come before the metrics of updates.
 _BEFORE = ("num_updates", "episodes", "episode_return", "episode_length", *faults.OF_ROWS)
 
@@ -66,9 +68,12 @@ class Sums(Component):
             step: the number of steps so far.
             chunk: the new rows `[K, N, ...]`, in which faults are counted; None if there are none.
             finished: the episodes `[K, N]` that ended in these rows; None to leave them out.
-            updates: the metrics `[U, M]` of `U` updates; None if there were none.
+            updates: the metrics `[U, M]` of `U` updates; None if there were none. The last names may be missing:
+                offline updates have no new rows.
         """
         values = jnp.zeros((0, len(self.names)), jnp.float32) if updates is None else updates.values
+        if missing := len(self.names) - values.shape[1]:
+            values = jnp.pad(values, ((0, 0), (0, missing)))
         num_updates = jnp.full(1, values.shape[0], jnp.float32)
         added = jnp.concatenate([num_updates, _of_rows(chunk, finished), jnp.sum(values, axis=0)])
         counts = self._by_name(added)
@@ -102,7 +107,10 @@ class Sums(Component):
         counts = {name: totals[name] for name in ("episodes", *faults.NAMES) if name in totals}
         policy_updates = totals.get("moves_policy", totals["num_updates"])
         means = {
-            name: totals[name] / (policy_updates if name in OF_POLICY else totals["num_updates"]) for name in self.names
+            name: totals[name]
+            / totals.get(name + COUNT, policy_updates if name in OF_POLICY else totals["num_updates"])
+            for name in self.names
+            if not name.endswith(COUNT)
         }
         return {
             **means,

@@ -6,7 +6,7 @@ import jax
 
 from algorithms.environments import Described
 from algorithms.types import Agent
-from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.types import PyTree, Transition
 
 
 def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) -> PyTree:
@@ -18,6 +18,13 @@ def extras(agent: Agent, agent_state: PyTree, env: Described, key: jax.Array) ->
 
     stored = jax.eval_shape(act, agent_state, env.obs, key)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stored)
+
+
+def row(agent: Agent, env: Described) -> Transition:
+    """Return the shapes and dtypes of one step as it is stored, with all its extras."""
+    key = jax.random.key(0)
+    agent_state = jax.eval_shape(lambda: agent.init(key, env.obs, env.action_space.example))
+    return env.transition(extras(agent, agent_state, env, key))
 
 
 def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:

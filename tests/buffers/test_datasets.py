@@ -16,6 +16,7 @@ from support.streams import (
 )
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import _filling as filling
 from jaxrl_buffers import datasets
 
 CASES = {
@@ -30,14 +31,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("block_bytes", [60, 2**24])
 def test_rows_are_those_of_the_model(case, has_next, block_bytes, monkeypatch):
-    monkeypatch.setattr(datasets, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(filling, "BLOCK_BYTES", block_bytes)
     arrays = stream(*CASES[case], has_next)
     buffer = jb.uniform(20)
     assert stored(buffer, datasets.from_arrays(buffer, arrays)) == modeled(arrays)
 
 
 def test_random_streams_are_those_of_the_model(monkeypatch):
-    monkeypatch.setattr(datasets, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(filling, "BLOCK_BYTES", 100)
     random = np.random.default_rng(0)
     buffer = jb.n_step(64, n=3, keep_episodes=True)
     for _ in range(20):
@@ -104,7 +105,7 @@ def test_chosen_infos_become_extras(spelling):
 
 
 def test_the_newest_rows_are_kept_if_asked(monkeypatch):
-    monkeypatch.setattr(datasets, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(filling, "BLOCK_BYTES", 100)
     arrays = stream([30, 20], ["terminal", "timeout"])
     buffer = jb.uniform(16)
     with pytest.raises(ValueError, match=r"50 rows, but the ring holds 16; .*length=50 .*keep=\"newest\""):
@@ -158,7 +159,7 @@ def test_other_misuse_is_refused():
 
 @pytest.mark.parametrize("block_bytes", [60, 2**24])
 def test_there_and_back(block_bytes, monkeypatch):
-    monkeypatch.setattr(datasets, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(filling, "BLOCK_BYTES", block_bytes)
     arrays = nested(stream([3, 4, 2], ["terminal", "timeout", "timeout"]))
     buffer = jb.uniform(20)
     assert_same_arrays(datasets.to_arrays(buffer, datasets.from_arrays(buffer, arrays)), arrays)
@@ -167,7 +168,7 @@ def test_there_and_back(block_bytes, monkeypatch):
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_environments_follow_each_other(lockstep, monkeypatch):
     """Columns of several environments, after the ring wrapped, also with unequal numbers of rows."""
-    monkeypatch.setattr(datasets, "BLOCK_BYTES", 60)
+    monkeypatch.setattr(filling, "BLOCK_BYTES", 60)
     buffer = jb.uniform(8, num_envs=3, lockstep=lockstep)
     time, env = np.meshgrid(np.arange(11), np.arange(3), indexing="ij")
     obs = (time + 100 * env).astype(np.float32)

@@ -11,14 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.guides import blocks
 from support.terminal import Terminal
 
-from algorithms import environments
-from algorithms.runs import command_line
+from algorithms import environments, load_policy
+from algorithms.runs import command_line, run
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
+FEW = run.Options(final_episodes=2)
 
 if importlib.util.find_spec("brax") is None:
     pytest.skip("brax is not installed: pip install 'jaxrl-buffers[brax]'", allow_module_level=True)
@@ -124,3 +126,50 @@ def test_a_run_from_the_command_line_is_resumed(tmp_path, compiled_once):
     lines = RunFolder(tmp_path / "run").metrics()
     assert [line["steps"] for line in lines] == [80, 120]
     assert all(np.isfinite(line["loss_q"]).all() for line in lines)
+
+
+def test_a_function_that_returns_an_environment_of_brax(tmp_path):
+    """It trains, resumes and is evaluated like any other; the metrics of Brax are its info."""
+    options = ["--total-steps", "40", "--num-envs", "2", "--start-steps", "16", "--update-every", "8", "--num-updates"]
+    options += ["1", "--mini-batch-size", "8", "--test-every", "24", "--hidden-sizes", "8", "--num-test-episodes", "2"]
+    options += ["--info", "distance", "--out", str(tmp_path / "run")]
+    result = command_line.parse(["sac", "support.slide:make_short", *options]).train(FEW)[""]
+    assert (result["steps"], result["mean_length"]) == (40, 6)
+    metrics = RunFolder(tmp_path / "run").metrics()[-1]
+    assert metrics["info_distance"] > [0.0]
+    assert metrics["info_distance_at_end"] > [0.0]
+    assert metrics["info_distance"] != metrics["info_distance_at_end"]
+    assert run.resume(tmp_path / "run", FEW, total_steps=48)["steps"] == 48
+    policy = load_policy(tmp_path / "run")
+    assert policy.evaluate(num_episodes=3).returns.shape == (3,)
+    assert policy(np.zeros(2, np.float32)).shape == (1,)
+
+
+def test_the_guide(capsys):
+    """Its code runs and prints what is written below it, and its commands are understood."""
+    parts = {language: text for language, _, text in blocks("brax")}
+    exec(compile(parts["python"], "brax.md", "exec"), {})
+    assert capsys.readouterr().out == parts["text"]
+    commands = [line.removeprefix("python scripts/train.py ").split() for line in parts["bash"].splitlines()]
+    settings = [command_line.parse(command).settings for command in commands]
+    assert [one.environment for one in settings] == ["brax:inverted_pendulum", "brax:ant", "brax:ant"]
+    with jax.numpy_rank_promotion("allow"):  # Brax's springs need it
+        assert build(settings[1]).env.max_episode_length == 500
+    assert build(settings[2]).env.info_names == ("x_velocity", "reward_ctrl")
+
+
+def test_the_time_limit_of_an_environment_of_ones_own():
+    env = environments.make("support.slide:make_env")
+    assert env.max_episode_length == 1_000
+    rows = _run(environments.make("support.slide:make_short"), 7)
+    assert [bool(row[1].truncated.all()) for row in rows] == [False] * 5 + [True, False]
+    _, transition, _, after = rows[5]
+    np.testing.assert_allclose(transition.next_obs[:, 0], transition.obs[:, 0])  # nobody pushed
+    assert not np.any(transition.next_obs[:, 0] == after.obs[:, 0])
+    pushed = _run(env, 6, actions=1.0)
+    assert any(row[1].terminated.any() for row in pushed)
+    assert not any(row[1].truncated.any() for row in pushed)
+    with pytest.raises(ValueError, match=r"not every step of .* has the info 'speed'; choose from: distance"):
+        env.with_info(("speed",))
+    with pytest.raises(ValueError, match="make_wrapped has Brax's EpisodeWrapper around it"):
+        environments.make("support.slide:make_wrapped")

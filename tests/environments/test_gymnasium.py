@@ -17,7 +17,7 @@ from support.host_walk import GOAL, TIME_LIMIT, HostWalk, make_host_walk
 
 from algorithms import Box, Discrete, environments
 from algorithms.environments import _gymnasium_spaces as spaces
-from algorithms.environments.gymnasium import from_vectors
+from algorithms.environments.gymnasium import from_factory, from_vectors
 from algorithms.environments.stepping import Stepper
 
 MODES = list(AutoresetMode)
@@ -210,3 +210,30 @@ def test_what_is_missing_can_be_installed(name, missing, extra, monkeypatch):
     with pytest.raises(ValueError, match=re.escape(f"pip install 'jaxrl-buffers[{extra}]'")) as error:
         environments.make(f"gymnasium:{name}", max_episode_steps=77)  # not one that was made before
     assert "\n" not in str(error.value)
+
+
+class Wrong(gymnasium.Env):
+    """Returns four values, as environments did once, or observations of another shape."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, returned):
+        self.returned = returned
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    "returned", [(np.zeros(3), 0.0, False, {}), (np.zeros(4), 0.0, False, False, {})], ids=["values", "shape"]
+)
+def test_a_wrong_step_is_explained(returned):
+    steps = from_factory(lambda: Wrong(returned), "Wrong").start(2, seed=0)
+    message = r"Wrong failed in `step`, which must return \(obs, reward, terminated, truncated, info\).*shape \(3,\)"
+    with pytest.raises(RuntimeError, match=message) as error:
+        steps.step(np.zeros(2, int))
+    assert isinstance(error.value.__cause__, ValueError)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium
 import pytest
 from support.walk import Walk
 
 from algorithms import environments
+from algorithms.environments import _gymnasium_making as making
 from algorithms.environments import custom
 from algorithms.environments.gymnasium import HostEnvironment
 
@@ -62,6 +64,13 @@ def test_a_function_of_the_number_makes_a_vector(module):
         ("gymnasium:Nothing-v0", "gymnasium:Nothing-v0: "),
         ("gymnasium:HalfCheetah-v999", "v999"),
         ("CartPole-v7", "did you mean CartPole-v1"),
+        ("HalfCheetah-v5", r"did you mean gymnasium:HalfCheetah-v5\?$"),
+        ("ALE/Pong-v5", r"did you mean gymnasium:ALE/Pong-v5\?$"),
+        ("xyzw", "did you mean gymnasium:NAME or brax:NAME or my_module:function"),
+        ("gym:HalfCheetah-v5", r"no module 'gym'; did you mean gymnasium:HalfCheetah-v5\?$"),
+        ("own_thing.py:make_env", r"did you mean own_thing:make_env\?$"),
+        ("own_thing:CartPole-v1", r"has no function 'CartPole-v1'; did you mean gymnasium:CartPole-v1\?$"),
+        ("gymnasium:HalfCheeta-v5", r"Did you mean: `HalfCheetah`\?$"),
     ],
 )
 def test_bad_names_are_refused_in_one_line(name, part, module):
@@ -69,6 +78,48 @@ def test_bad_names_are_refused_in_one_line(name, part, module):
     with pytest.raises(ValueError, match=part) as error:
         environments.make(name)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["Pong-v5", "Pong", "PongNoFrameskip-v4", "PongDeterministic-v4"])
+def test_old_names_of_atari_lead_to_the_new_one(name, monkeypatch):
+    pytest.importorskip("ale_py", reason="needs the extra `atari`")
+
+    def fail(name, **options):  # as before ale_py has registered its games
+        raise gymnasium.error.NameNotFound("Environment `Pong` doesn't exist.")
+
+    monkeypatch.setattr(making, "make", fail)
+    with pytest.raises(ValueError, match=r"did you mean gymnasium:ALE/Pong-v5\?$"):
+        environments.make(f"gymnasium:{name}")
+
+
+def test_what_gymnasium_lacks_is_named_once(monkeypatch):
+    """The extra of this library brings MuJoCo, and nothing for other environments."""
+
+    def fail(name, **options):
+        raise gymnasium.error.DependencyNotInstalled(f"{lacking} is not installed")
+
+    monkeypatch.setattr(making, "make", fail)
+    lacking = "Box2D"
+    with pytest.raises(ValueError, match=r"gymnasium:CarRacing-v3: Box2D is not installed\.$"):
+        environments.make("gymnasium:CarRacing-v3")
+    lacking = "MuJoCo"
+    with pytest.raises(ValueError, match=r"MuJoCo is not installed; pip install 'jaxrl-buffers\[gymnasium\]'\.$"):
+        environments.make("gymnasium:HalfCheetah-v4")
+
+
+def test_a_name_without_a_version_is_as_quiet_as_with_one(monkeypatch):
+    quiet = []
+    monkeypatch.setattr(making, "_quiet_mujoco", lambda: quiet.append(True))
+    monkeypatch.setattr(gymnasium, "make", lambda name, **options: name)
+    for name, is_quiet in {
+        "HalfCheetah": True,
+        "HalfCheetah-v5": True,
+        "CartPole": False,
+        "CartPole-v1": False,
+    }.items():
+        making.make(name)
+        assert bool(quiet) == is_quiet
+        quiet.clear()
 
 
 def test_a_missing_extra_is_named(monkeypatch):

@@ -12,6 +12,7 @@ from algorithms import environments
 from algorithms.environments import custom
 from algorithms.runs import own_environment
 from algorithms.runs.run_folder import RunFolder
+from algorithms.training.evaluation import time_limit
 
 TEXT = "from support.walk import Walk\nimport own_sibling\ndef make_env(): return Walk()\n"
 
@@ -126,5 +127,8 @@ def test_a_time_limit_is_found_or_asked_for_before_training(tmp_path, monkeypatc
         "def make_endless(): return HostWalk()\n"
     )
     assert environments.make("own_timed:make_timed").max_episode_length == 7
-    with pytest.raises(ValueError, match="own_timed:make_endless has no known time limit"):
+    with pytest.raises(ValueError, match=r"make_endless has no known time limit.*--env\.max-episode-steps 500"):
         small_settings(environment="own_timed:make_endless")
+    with pytest.raises(ValueError, match="Blackjack-v1 has no known time limit"):
+        time_limit(environments.make("gymnasium:Blackjack-v1"), None)
+    assert time_limit(environments.make("gymnasium:Blackjack-v1", max_episode_steps=500), None) == 500

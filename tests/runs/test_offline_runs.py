@@ -13,7 +13,9 @@ import pytest
 from support.pendulum import PLAN, data_set
 from support.short_runs import FEW
 
+import jaxrl_buffers as jb
 from algorithms.runs import command_line, run
+from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 
@@ -98,6 +100,9 @@ def test_offline_only_can_go_on_online_later(data, tmp_path):
     assert (result["updates"], result["steps"], len(result["return_of_seeds"])) == (10, 0, 2)
     before = run.restore(tmp_path / "run")
     assert jax.tree.leaves(before.agent.params)[0].shape[0] == 2
+    words = ["--start-from", str(tmp_path / "run"), "--out", str(tmp_path / "next"), "--total-steps", "2_000"]
+    plan = build(command_line.parse(words).settings).plan  # its own agent, in the first steps of the preset
+    assert (plan.total_steps, plan.start_steps > 0, plan.test_every > 0) == (2_000, True, True)
     result = run.resume(tmp_path / "run", FEW, total_steps=8)
     assert (result["updates"], result["steps"]) == (14, 8)
 
@@ -128,8 +133,6 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
     [
         (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
         (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
-        (("--dataset", "{data}", "--memory", "gru"), "dataset: a data set has no states of a memory"),
-        (("--dataset", "{data}", "--info", "discount"), "dataset: a data set has no info such as discount"),
         (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
@@ -151,6 +154,41 @@ def test_data_of_another_environment_are_refused(data, finished, tmp_path):
         run.start(settings_of(data, hidden_sizes=(16,)), tmp_path / "run", FEW, start_from=finished[0].path)
     with pytest.raises(ValueError, match="ppo learns only from new steps of its policy"):
         run.start(settings_of(data, algorithm="ppo", sampler=None), tmp_path / "run", FEW)
+
+
+def test_memories_begin_empty_and_info_is_unknown(data, tmp_path):
+    """A data set has neither; what the run collects itself has both."""
+    settings = settings_of(data, memory="gru", memory_size=4, sequence_length=6, burn_in=2, info=("discount",))
+    result = run.start(settings, tmp_path / "run", FEW)
+    assert (result["updates"], result["steps"]) == (16, 20)
+    online, stored = run.restore(tmp_path / "run").buffer.parts
+    buffer = build(RunFolder(tmp_path / "run").settings()).buffer
+    rows = [
+        jb.host.gather_all(part, jax.tree.map(lambda leaf: leaf[0], state))
+        for part, state in zip(buffer.buffers, (online, stored), strict=True)
+    ]
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(rows[1].extras["carry"]))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(rows[0].extras["carry"]))
+    assert np.isnan(rows[1].extras["info"]["discount"]).all()
+    assert np.isfinite(rows[0].extras["info"]["discount"]).all()
+    np.testing.assert_array_equal(rows[1].obs[:, 0], np.load(data)["observations"])
+    told = [line["info_discount"][0] for line in RunFolder(tmp_path / "run").metrics()]
+    assert told == [None] * 3 + [1.0] * 3
+    run.resume(tmp_path / "run", FEW, total_steps=24)
+
+
+def test_an_action_that_does_not_exist_is_named_before_anything_is_written(tmp_path):
+    arrays = {
+        "observations": np.zeros((9, 4), np.float32),
+        "actions": np.where(np.arange(9) == 6, 2, 1),
+        "rewards": np.ones(9),
+        "terminals": np.arange(9) == 8,
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    settings = dataclasses.replace(settings_of(tmp_path / "data.npz"), algorithm="ddqn", environment="CartPole-v1")
+    with pytest.raises(ValueError, match=r"dataset: .*row 6 has the action 2, but the actions are 0 to 1.*CartPole-v1"):
+        run.start(settings, tmp_path / "run", FEW)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])

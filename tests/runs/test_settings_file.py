@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 
+import jax
+import numpy as np
 import pytest
 from support.scripts import load_script
 from support.settings_files import check_refused, settings_of
 
 import jaxrl_buffers as jb
-from algorithms import NATURE
+from algorithms import NATURE, Torso, environments, torso_for
+from algorithms.networks import MEDIUM
+from algorithms.runs import build as build_module
 from algorithms.runs import presets, settings_file
 from algorithms.runs.build import build, complete
 from algorithms.runs.settings import Settings
@@ -84,6 +89,45 @@ def test_convolutions_are_set_by_options_and_by_files(file):
     assert settings_of("--config", file) == settings
     assert jb.from_config(jb.to_config(NATURE)) == NATURE
     assert build(settings_of("ddqn", "CartPole-v1", "--channels", 8, 8)).agent.agent.torso.kernel_sizes == (3,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "torso"),
+    [
+        ((96, 96, 3), NATURE),
+        ((36, 80, 1), NATURE),
+        ((35, 80, 1), MEDIUM),
+        ((20, 20, 3), MEDIUM),
+        ((19, 19, 3), Torso()),
+        ((10, 10, 4), Torso()),
+        ((500,), Torso()),
+    ],
+)
+def test_the_network_fits_the_images(shape, torso):
+    obs = {"image": jax.ShapeDtypeStruct(shape, np.uint8), "speed": jax.ShapeDtypeStruct((600,), np.float32)}
+    assert torso_for(obs) == torso
+    features = jax.eval_shape(torso.init_with_output, jax.random.key(0), obs)[0]
+    assert features.shape == torso.hidden_sizes[-1:]
+
+
+def test_sizes_that_are_given_stay(monkeypatch):
+    """What is chosen is saved with the run; a given convolution has the usual kernel of 3 and stride of 1."""
+    env = environments.make("CartPole-v1")
+    seen = types.SimpleNamespace(
+        obs=jax.ShapeDtypeStruct((84, 84, 3), np.uint8),
+        **{name: getattr(env, name) for name in ("name", "action_space", "max_episode_length", "goal")},
+    )
+    monkeypatch.setattr(build_module, "_environment", lambda settings: seen)
+
+    def sizes(*options):
+        settings = complete(settings_of("ddqn", "Acrobot-v1", *options))
+        assert settings == complete(Settings.from_dict(json.loads(json.dumps(settings.to_dict()))))
+        return settings.hidden_sizes, settings.channels, settings.kernel_sizes, settings.strides
+
+    assert sizes() == ((512,), (32, 64, 64), (8, 4, 3), (4, 2, 1))
+    assert sizes("--hidden-sizes", 32, 16) == ((32, 16), (32, 64, 64), (8, 4, 3), (4, 2, 1))
+    assert sizes("--channels", 8, 8) == ((512,), (8, 8), (3,), (1,))
+    assert sizes("--strides", 2) == ((512,), (16,), (3,), (2,))
 
 
 GOOD = {"algorithm": "ddqn", "environment": "CartPole-v1"}

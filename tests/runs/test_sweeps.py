@@ -203,13 +203,53 @@ def test_what_cannot_be_swept(values, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_nothing_can_be_swept():
-    """Environments on the host do not go side by side; a data set is stored with the priorities of one point."""
+def test_a_data_set_is_stored_with_the_priorities_of_one_point(tmp_path):
+    rows = {"observations": np.zeros((9, 4), np.float32), "actions": np.zeros(9, int), "rewards": np.zeros(9)}
+    np.savez(tmp_path / "data.npz", **rows, terminals=np.ones(9))
     with pytest.raises(ValueError, match="with a data set only settings of the agent"):
-        sweeps.points_of(dataclasses.replace(SETTINGS, dataset={"path": "data"}), VALUES)
+        sweeps.points_of(dataclasses.replace(SETTINGS, dataset={"path": str(tmp_path / "data.npz")}), VALUES)
+
+
+def test_on_the_host_runs_come_one_after_the_other(tmp_path):
+    """Stopped in the second run, the sweep continues there. Each run is the one that its settings give alone."""
     pytest.importorskip("gymnasium")
-    with pytest.raises(ValueError, match="stepped on the host"):
-        sweeps.points_of(dataclasses.replace(SETTINGS, environment="gymnasium:CartPole-v1"), VALUES)
+    plan = dataclasses.replace(PLAN, test_every=0)
+    settings = Settings("ddqn", "gymnasium:CartPole-v1", plan, capacity=100, hidden_sizes=(8,))
+    values = {"n_step": [1, 2], "agent.learning_rate": [1e-2]}
+    names = ["n_step=1,agent.learning_rate=0.01", "n_step=2,agent.learning_rate=0.01"]
+    seen = []
+
+    def stop_in_second(report):
+        seen.append(report.run)
+        if report.run.startswith("n_step=2") and report.steps >= 100:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(run.Interrupted):
+        sweeps.start(settings, values, tmp_path / "sweep", FEW._replace(on_chunk=stop_in_second))
+    assert list(dict.fromkeys(seen)) == [f"{names[0]} (1 of 2)", f"{names[1]} (2 of 2)"]
+    folders = {name: RunFolder(tmp_path / "sweep" / name) for name in names}
+    assert [folder.result() is None for folder in folders.values()] == [False, True]
+    assert sweeps.is_sweep(tmp_path / "sweep")
+
+    seen.clear()
+    results = sweeps.resume(tmp_path / "sweep", FEW._replace(on_chunk=lambda report: seen.append(report.run)))
+    assert set(seen) == {f"{names[1]} (2 of 2)"}  # the first one is finished
+    assert [result["steps"] for result in results.values()] == [140, 140]
+    alone = run.start(folders[names[0]].settings(), tmp_path / "alone", FEW)
+    assert alone["return_of_seeds"] == results[names[0]]["return_of_seeds"]
+    assert folders[names[1]].settings().n_step == 2
+    longer = sweeps.resume(tmp_path / "sweep", FEW, total_steps=148)
+    assert [result["steps"] for result in longer.values()] == [148, 148]
+    with pytest.raises(ValueError, match="stop_at_return is for a single run"):
+        sweeps.resume(tmp_path / "sweep", FEW._replace(stop_at_return=1.0))
+
+
+def test_what_is_wrong_is_refused_before_a_sweep_on_the_host_begins(tmp_path):
+    pytest.importorskip("gymnasium")
+    settings = Settings("ddqn", "gymnasium:CartPole-v1", PLAN, capacity=100, hidden_sizes=(8,))
+    with pytest.raises(ValueError, match="n_step"):
+        sweeps.start(settings, {"n_step": [1, -2]}, tmp_path / "sweep", FEW)
+    assert not list(tmp_path.iterdir())
 
 
 def test_sweeps_on_the_command_line(tmp_path):

@@ -53,6 +53,7 @@ def test_help_shows_the_settings_of_a_pair(main, capsys):
     [
         (("ddqn", "CartPol-v1"), "did you mean CartPole-v1"),
         (("ddq", "CartPole-v1"), "did you mean ddqn"),
+        (("SAC", "CartPole-v1"), "did you mean sac?"),
         (("ddqn", "Pendulum-v1"), "ddqn cannot act in Pendulum-v1"),
         (("td3", "CartPole-v1"), "td3 cannot act in CartPole-v1"),
         (("ddqn", "CartPole-v1", "--sampler", "prioritised"), "did you mean prioritized"),

@@ -8,10 +8,11 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import jaxrl_buffers as jb
 from algorithms import DDQN, PPO, Plan, Torso, environments, train, train_on_host
-from algorithms.environments.gymnasium import from_factory
+from algorithms.environments.gymnasium import from_factory, from_vectors
 from algorithms.runs import command_line
 from algorithms.runs.build import build
 
@@ -28,6 +29,7 @@ def test_what_gymnax_tells_is_stored_and_averaged():
     np.testing.assert_array_equal(told, 1 - np.asarray(rows.terminated | rows.truncated, np.float32))
     assert (told.min(), told.max()) == (0, 1)
     np.testing.assert_allclose(metrics["info_discount"], [told[8:].mean()], rtol=1e-5)
+    np.testing.assert_array_equal(metrics["info_discount_at_end"], [0])
     sample = buffer.sample(state.buffer, jax.random.key(1), 4)
     assert sample.batch.extras["info"]["discount"].shape == (4,)
 
@@ -63,8 +65,64 @@ def test_what_gymnasium_tells_is_stored_and_averaged(key):
     told = np.asarray(jb.host.gather_all(buffer, state.buffer).extras["info"]["number"])
     np.testing.assert_array_equal(told, (np.arange(20)[:, None] % 5 + 1) * np.ones(2))
     np.testing.assert_allclose(metrics["info_number"], [told[8:].mean()], rtol=1e-5)
-    with pytest.raises(ValueError, match="not every step of Telling has the info 'speed'; choose from: number"):
+    np.testing.assert_array_equal(metrics["info_number_at_end"], [5])
+    assert not [name for name in metrics if "count" in name]
+    with pytest.raises(ValueError, match="Telling told no info 'speed' in a whole episode; it has: number"):
         train_on_host(key, agent, buffer, env.with_info(("speed",)), PLAN)
+
+
+class TellingLate(Telling):
+    """Tells its score only with the last step of an episode, and a number with all but the last."""
+
+    def step(self, action):
+        *told, truncated, _ = super().step(action)
+        return *told, truncated, {"score": 10.0} if truncated else {"early": self.number}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_what_only_some_steps_tell(key, mode):
+    """Steps that do not tell a number do not count; the number of the last step is not that of the reset."""
+
+    def vectors(num_envs):
+        return SyncVectorEnv([TellingLate] * num_envs, autoreset_mode=mode)
+
+    env = dataclasses.replace(from_vectors(vectors, "Late"), max_episode_length=5).with_info(("score", "early"))
+    agent, buffer = DDQN(env.action_space, Torso((8,))), jb.uniform(40, num_envs=2)
+    state, metrics = train_on_host(key, agent, buffer, env, PLAN)
+    told = jb.host.gather_all(buffer, state.buffer).extras["info"]
+    number = np.arange(20)[:, None] % 5 + 1 + np.zeros((1, 2))
+    np.testing.assert_array_equal(told["score"], np.where(number == 5, 10, np.nan))
+    np.testing.assert_array_equal(told["early"], np.where(number == 5, np.nan, number))
+    np.testing.assert_array_equal(metrics["info_score"], [10])
+    np.testing.assert_array_equal(metrics["info_score_at_end"], [10])
+    np.testing.assert_allclose(metrics["info_early"], [np.nanmean(told["early"][8:])], rtol=1e-6)
+    assert np.isnan(metrics["info_early_at_end"]).all()
+
+
+def test_info_that_is_no_number_is_refused(key):
+    class Words(Telling):
+        def step(self, action):
+            return *super().step(action)[:4], {"name": "x", "pair": np.zeros(2)}
+
+    for name in ("name", "pair"):
+        env = dataclasses.replace(from_factory(Words, "Words"), max_episode_length=5).with_info((name,))
+        steps = env.start(2, seed=0)
+        with pytest.raises(ValueError, match=f"Words has an info '{name}' that is not one number"):
+            steps.step(np.zeros(2, int))
+        steps.close()
+
+
+def test_the_metrics_go_on_through_offline_updates(key):
+    """Offline updates have no new rows, and so nothing told."""
+    env = environments.make("CartPole-v1").with_info(("discount",))
+    agent, buffer = DDQN(env.action_space, Torso((8,))), jb.uniform(80, num_envs=2)
+    plan = dataclasses.replace(PLAN, offline_updates=4, test_every=8)
+    rows = jax.tree.map(lambda leaf: np.ones((20, 2, *leaf.shape), leaf.dtype), env.transition())
+    stored = buffer.add(buffer.init(env.transition()), rows)
+    _, metrics = train(key, agent, buffer, env, plan, buffer_state=stored)
+    told = np.asarray(metrics["info_discount"])
+    assert np.isnan(told[metrics["steps"] == 0]).all()
+    assert np.isfinite(told[metrics["steps"] > 0]).all()
 
 
 def test_names_on_the_command_line():

@@ -1,0 +1,88 @@
+"""Rows that come in pieces, into the state of a buffer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+import jax
+import numpy as np
+
+from jaxrl_buffers._array_files import blocks
+from jaxrl_buffers._checks import row_structure
+from jaxrl_buffers.replay import ReplayBuffer, ReplayState
+from jaxrl_buffers.types import PyTree, Transition
+
+BLOCK_BYTES = 2**22  # how much is written at once
+
+
+def require_one_column(caller: str, buffer: ReplayBuffer) -> None:
+    """Refuse a buffer of several environments."""
+    if buffer.num_envs != 1:
+        raise ValueError(
+            f"{caller}() got a buffer with num_envs={buffer.num_envs}, but a data set is one column of rows; use "
+            "num_envs=1, and a Mixture to draw from this and from other buffers."
+        )
+
+
+def require_room(caller: str, buffer: ReplayBuffer, num_rows: int, keep: str) -> None:
+    """Refuse a data set without rows, and one with more rows than the ring holds, unless the newest suffice."""
+    if num_rows == 0:
+        raise ValueError(f"{caller}() found no row with a known successor, so there is nothing to store.")
+    if keep == "all" and num_rows > buffer.length:
+        raise ValueError(
+            f"{caller}() found {num_rows} rows, but the ring holds {buffer.length}; make the buffer with "
+            f'length={num_rows} or more, or pass keep="newest".'
+        )
+
+
+def rows_of_block(buffer: ReplayBuffer, row: PyTree, num_rows: int) -> int:
+    """Return how many of `num_rows` rows are written at once.
+
+    If all blocks can have the same size, the program that writes them is compiled only once.
+    """
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+    most = min(max(BLOCK_BYTES // max(num_bytes, 1), 1), buffer.length)
+    return next((size for size in range(most, most // 2, -1) if num_rows % size == 0), most)
+
+
+def filled(
+    buffer: ReplayBuffer,
+    row: Transition,
+    pieces: Iterable[Transition],
+    num_rows: int,
+    extras: Mapping[str, PyTree] | None = None,
+) -> ReplayState:
+    """Return a state of rows that come in pieces of any length; its last episode is closed.
+
+    Args:
+        buffer: the buffer.
+        row: shapes and dtypes of one row, without `extras`.
+        pieces: the rows.
+        num_rows: how many there are.
+        extras: further extras that are the same in every row, unbatched.
+    """
+    if extras:
+        row = row._replace(extras={**(row.extras or {}), **row_structure(dict(extras))})
+        pieces = (_with_extras(piece, extras) for piece in pieces)
+    state = buffer.init(row)
+    for block in blocks(pieces, row, rows_of_block(buffer, row, num_rows)):
+        # Wait, because the next block has the same memory.
+        state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
+    return _mark_break(buffer, state)
+
+
+def _with_extras(piece: Transition, extras: Mapping[str, PyTree]) -> Transition:
+    num_rows = len(piece.reward)
+    same = jax.tree.map(lambda value: np.broadcast_to(value, (num_rows, *np.shape(value))), dict(extras))
+    return piece._replace(extras={**(piece.extras or {}), **same})
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _add(buffer: ReplayBuffer, state: ReplayState, chunk: PyTree) -> ReplayState:
+    return buffer.add(state, chunk)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _mark_break(buffer: ReplayBuffer, state: ReplayState) -> ReplayState:
+    return buffer.mark_break(state)
