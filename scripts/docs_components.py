@@ -52,4 +52,5 @@ def _add_init(component: griffe.Class) -> None:
 
 
 def _is_field(attribute: griffe.Attribute) -> bool:
-    return attribute.annotation is not None and not str(attribute.annotation).startswith("ClassVar")
+    is_declared = attribute.annotation is not None and "property" not in attribute.labels
+    return is_declared and not str(attribute.annotation).startswith("ClassVar")

@@ -16,6 +16,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -29,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from other files."""
     texts = {
         "changes.md": (ROOT / "CHANGELOG.md").read_text("utf-8"),
-        "results/tables.md": (RESULTS / "README.md").read_text("utf-8"),
+        "results/tables.md": "---\nhide: [toc]\n---\n\n" + (RESULTS / "README.md").read_text("utf-8"),
         "tests.md": page_of_tests((ROOT / "docs" / "guarantees.md").read_text("utf-8")),
     }
     for name, text in texts.items():
@@ -47,9 +48,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return TO_TEST.sub(lambda found: f"](tests.md#{anchor(found[1], found[2])})", markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Put drawings into the page itself."""
-    return DRAWING.sub(lambda found: drawing(found[2], found[1]), html)
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Put drawings into the page itself, and give tables of results a style of their own."""
+    html = DRAWING.sub(lambda found: drawing(found[2], found[1]), html)
+    return f'<div class="results">{html}</div>' if page.file.src_uri.startswith(("results/", "algorithms/")) else html
 
 
 def titled(language: str, mark: str) -> str:

@@ -1,0 +1,61 @@
+"""The documentation is built without a warning, and every page opens in a real browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.browser import BROWSER
+from support.guides import ROOT
+from support.site import broken_links, visit
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("material")
+pytest.importorskip("mkdocstrings")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_no_link_is_broken(site):
+    assert broken_links(site) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+def test_problems_are_noticed(tmp_path):
+    """The next test would not pass just because nothing is found."""
+    (tmp_path / "bad.html").write_text(
+        '<html><head></head><body><a href="gone.html">x</a><script>console.error("told"); nothing.at.all</script>'
+        '<img src="http://elsewhere.invalid/x.png"><div style="width:900px">wide</div></body></html>'
+    )
+    assert broken_links(tmp_path) == ["bad.html: gone.html"]
+    address, found = visit(tmp_path, ["bad.html"], 400, tmp_path)
+    page = found["bad.html"]
+    assert len(page["problems"]) == 3
+    assert [one for one in page["requests"] if not one.startswith(address)] == ["http://elsewhere.invalid/x.png"]
+    assert page["overflow"] > 400
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+def test_every_page_opens(site, tmp_path):
+    """On a narrow screen, without an error in the console, a request to another place, or text beyond the screen."""
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html")
+    address, found = visit(site, pages, 400, tmp_path)
+    assert [*found] == pages
+    assert len(pages) > 40
+    for name, page in found.items():
+        assert page["problems"] == [], name
+        assert [one for one in page["requests"] if not one.startswith(address)] == [], name
+        assert page["overflow"] <= 0, name
+        assert page["text"] > 200, name
+        assert page["title"], name
