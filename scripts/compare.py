@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from algorithms.runs.command import run_folders
 from algorithms.runs.comparing import Comparison, compare, write_page
 from jaxrl_buffers._checks import one_line
 
@@ -25,11 +26,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run, or of a sweep.")
     parser.add_argument("--out", type=Path, default=Path("compare.html"), help="The page; compare.html by default.")
     given = parser.parse_args(arguments)
     try:
-        comparison = compare(given.runs)
+        comparison = compare([folder.path for path in given.runs for folder in run_folders(path)])
         write_page(comparison, given.out)
     except (ValueError, OSError) as error:
         print(f"compare.py: {one_line(error)}", file=sys.stderr)

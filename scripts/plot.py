@@ -21,6 +21,7 @@ import jax
 
 from algorithms.runs import comparing, plotting, run
 from algorithms.runs.build import build
+from algorithms.runs.command import run_folders
 from algorithms.runs.run_folder import RunFolder
 from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers._checks import one_line
@@ -31,15 +32,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run, or of a sweep.")
     parser.add_argument("--out", type=Path, help="One picture with the learning curves of all runs, and no others.")
     given = parser.parse_args(arguments)
     try:
+        folders = [folder for path in given.runs for folder in run_folders(path)]
         if given.out is not None:
-            _draw_together(given.runs, given.out)
+            _draw_together([folder.path for folder in folders], given.out)
             return 0
-        for path in given.runs:
-            _draw(RunFolder(path))
+        for folder in folders:
+            _draw(folder)
     except (ValueError, OSError) as error:
         print(f"plot.py: {one_line(error)}", file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -239,7 +240,8 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _nearest(name: str, options: Mapping[str, Option]) -> str:
     known = [*options, *OF_RUN]
-    near = difflib.get_close_matches(name, known, n=1)
+    spelled = re.sub(r"(?<![a-z])lr(?![a-z])", "learning_rate", name)  # as other libraries call it
+    near = difflib.get_close_matches(spelled, known, n=1)
     return f"did you mean {_flag(near[0])}?" if near else "see train.py ALGORITHM ENVIRONMENT --help"
 
 

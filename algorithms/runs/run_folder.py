@@ -260,7 +260,9 @@ class RunFolder:
 
     def _require_settings(self) -> None:
         if not self._config.is_file():
-            raise ValueError(f"{self.path} is not the folder of a run: there is no {self._config.name} in it.")
+            runs = ", ".join(sorted(str(one.parent) for one in self.path.glob(f"*/{self._config.name}"))[:3])
+            hint = f"; it holds runs, such as {runs}." if runs else "."
+            raise ValueError(f"{self.path} is not the folder of a run: there is no {self._config.name} in it{hint}")
 
     @property
     def _config(self) -> Path:

@@ -82,6 +82,8 @@ def test_only_what_is_needed_is_read(monkeypatch):
     """Minari reads every info of every episode. It is asked only where frames have to be decoded."""
     dataset = written(BOX)
     file = Path(dataset.storage.data_path) / reading.FILE
+    monkeypatch.setattr(type(dataset), "iterate_episodes", lambda self: pytest.fail("Minari read all"))
+    assert len(list(reading.actions_of_episodes(dataset))) == 3
     import h5py
 
     with h5py.File(file, "a") as opened:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +203,23 @@ def test_the_table(pair, tmp_path, scripts, capsys):
     assert "22.0 [" in lines[0][3]
     assert "better than n_step=1" in out
     assert out.splitlines()[-1] == str(tmp_path / "page.html")
+
+
+def test_the_folder_of_a_sweep_means_all_its_runs(pair, tmp_path, scripts, capsys):
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    for run in pair:
+        shutil.copytree(run, sweep / run.name)
+    (sweep / ".sweep.json").write_text(json.dumps({"points": [run.name for run in pair]}))
+    page, picture = str(tmp_path / "page.html"), str(tmp_path / "curves.png")
+    assert scripts["compare"]([str(sweep), "--out", page]) == 0
+    together = capsys.readouterr().out
+    assert scripts["compare"]([*map(str, pair), "--out", page]) == 0
+    assert together == capsys.readouterr().out
+    assert scripts["plot"]([str(sweep), "--out", picture]) == 0
+    assert capsys.readouterr().out.split() == [picture]
+    with pytest.raises(ValueError, match=rf"{sweep} is not the folder of a run: .*; it holds runs, such as {sweep}/"):
+        RunFolder(sweep).settings()
 
 
 def test_curves_are_drawn_over_each_other(pair, tmp_path, scripts, capsys):

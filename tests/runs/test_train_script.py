@@ -196,6 +196,8 @@ def test_a_signal_during_the_imports(tmp_path):
     [
         (("ddqn", "CartPole-v1", "--typo", "1"), "there is no option --typo; see train.py"),
         (("ddqn", "CartPole-v1", "--n-stp", "1"), "there is no option --n-stp; did you mean --n-step?"),
+        (("sac", "Pendulum-v1", "--lr-q", "1"), "there is no option --lr-q; did you mean --agent.learning-rate-q?"),
+        (("sac", "Pendulum-v1", "--agent.lr-pi", "1"), "did you mean --agent.learning-rate-pi?"),
         (("ddqn", "CartPole-v1", "--seed", "x"), "--seed: got 'x', expected a whole number."),
         (("ddqn", "CartPole-v1", "--seed"), "--seed: is given without a value"),
         (("ddqn", "CartPole-v1", "--sampler"), "--sampler: is given without a value"),
