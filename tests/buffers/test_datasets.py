@@ -200,3 +200,15 @@ def test_rows_whose_frames_are_gone_are_left_out():
     arrays = datasets.to_arrays(buffer, state)
     assert arrays["observations"][:, 0, -1].tolist() == jb.host.gather_all(buffer, state).obs[:, 0, 0, -1].tolist()
     assert arrays["timeouts"].tolist() == [False] * (len(arrays["rewards"]) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "length", "expected"),
+    [(30, 100, 10), (27, 100, 9), (29, 100, 10), (4, 4, 4), (1, 100, 10), (12, 100, 6)],
+)
+def test_blocks_have_one_size_if_they_can(num_rows, length, expected, monkeypatch):
+    """At most 10 rows of 4 bytes fit, and a size above 5 that divides the number of rows is taken."""
+    monkeypatch.setattr(filling, "BLOCK_BYTES", 43)
+    row = jax.ShapeDtypeStruct((), np.float32)
+    assert filling.rows_of_block(jb.uniform(length), row, num_rows) == expected
+    assert filling.rows_of_block(jb.uniform(length), jax.ShapeDtypeStruct((99,), np.float32), num_rows) == 1

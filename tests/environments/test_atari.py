@@ -32,6 +32,10 @@ def test_frames_are_gray_and_stacked(pong):
     steps.close()
 
 
+def test_options_reach_the_game():
+    assert environments.make("gymnasium:ALE/Pong-v5", full_action_space=True).action_space.num_actions == 18
+
+
 def test_an_agent_learns_from_frames_that_are_kept_once(pong, key):
     buffer = jb.ReplayBuffer(length=400, num_envs=2, frames=jb.Frames(stack=4))
     agent = DDQN(pong.action_space, torso=NATURE)

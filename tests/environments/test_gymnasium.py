@@ -237,3 +237,10 @@ def test_a_wrong_step_is_explained(returned):
     with pytest.raises(RuntimeError, match=message) as error:
         steps.step(np.zeros(2, int))
     assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_lengths_of_episodes_are_whole_numbers():
+    steps = environments.make("gymnasium:CartPole-v1").start(2, seed=0)
+    finished = steps.step(np.zeros(2, int)).finished
+    assert (finished.episode_length.dtype, finished.episode_return.dtype) == (np.int32, np.float32)
+    steps.close()

@@ -54,6 +54,30 @@ def test_a_function_of_the_number_makes_a_vector(module):
         environments.make("own_one:make")
 
 
+def test_a_function_is_called_once_and_gets_what_it_takes(module):
+    """The environment that shows the spaces is not made twice; a function of any options gets the render mode."""
+    module(
+        "own_open",
+        "import gymnasium\nasked = []\ndef make(**options):\n    asked.append(options)\n"
+        "    return gymnasium.make('CartPole-v1', **options)\n",
+    )
+    env = custom.make("own_open:make", use_processes=True)
+    asked = sys.modules["own_open"].asked
+    assert asked == [{}]
+    assert env.make_tests is not None  # evaluations stay in this process
+    env.start_tests(1, seed=0, render_mode="rgb_array").close()
+    assert asked[1:] == [{"render_mode": "rgb_array"}]
+
+
+def test_options_reach_environments_in_processes(monkeypatch):
+    made = []
+    monkeypatch.setattr("algorithms.environments.gymnasium.AsyncVectorEnv", lambda makers, **_: made.extend(makers))
+    env = environments.make("gymnasium:CartPole-v1", use_processes=True)
+    env.make_vector(3, max_episode_steps=7)
+    assert len(made) == 3
+    assert made[0]().spec.max_episode_steps == 7
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [

@@ -88,7 +88,7 @@ def test_help_shows_the_settings_of_a_pair(main, capsys):
         (("ddqn", "CartPole-v1", "--sequence-length", "0"), "sequence_length"),
         (("ddqn", "CartPole-v1", "--burn-in", "-1"), "burn_in"),
         (("ddqn", "CartPole-v1", "--checkpoint-seconds", "-1"), "checkpoint_seconds"),
-        (("ppo", "CartPole-v1", "--memory", "gru", "--mini-batch-size", "50"), "at least 125 steps"),
+        (("ppo", "CartPole-v1", "--memory", "gru", "--mini-batch-size", "50"), "at least 125"),
         (("--total-steps", "500", "ddqn", "CartPole-v1"), "train.py ALGORITHM ENVIRONMENT --total-steps"),
         (("--total-steps", "500", "sac", "Pendulum-v1"), "come first"),
         (("ddqn", "--total-steps", "500", "Acrobot-v1"), "it comes before the options"),
