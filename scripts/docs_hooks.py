@@ -1,5 +1,6 @@
 """What MkDocs does beyond its plugins, when the documentation is built.
 
+* Guides that the navigation does not mention come at the end of the others.
 * Pages that are elsewhere in the repository are taken from there: the changes, and the results with their pictures.
 * Drawings become a part of their page, so that they follow its colors.
 * A line `<!-- results of sac -->` becomes the rows of the tables of results that begin with `sac`.
@@ -24,6 +25,16 @@ DRAWING = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*pictures/(\w+)\.svg"\s*
 OF_ALGORITHM = re.compile(r"^<!-- results of (\w+) -->$", re.MULTILINE)
 MARKED = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
 TO_TEST = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(test_\w+)\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add guides that the navigation does not mention."""
+    guides = next(part["Guides"] for part in config.nav or [] if "Guides" in part)
+    mentioned = str(config.nav)
+    for path in sorted((ROOT / "docs" / "guides").glob("*.md")):
+        if f"guides/{path.name}'" not in mentioned:
+            guides.append(f"guides/{path.name}")
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
