@@ -129,3 +129,19 @@ def test_drawings_are_those_of_the_script():
     assert {path.stem for path in (DOCS / "pictures").glob("*.svg")} == set(script.DRAWINGS)
     for name, draw in script.DRAWINGS.items():
         assert (DOCS / "pictures" / f"{name}.svg").read_text("utf-8") == draw()
+
+
+def test_files_that_contributing_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    paths = re.findall(r"`((?:docs|tests|scripts|algorithms|jaxrl_buffers)/[\w/.]*)`", text)
+    assert len(paths) > 15
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for path in paths:
+        assert (ROOT / path).exists(), path
+    assert {*re.findall(r"`(test_\w+\.py)`", text)} <= tests
+
+
+def test_versions_agree():
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    assert jb.__version__ == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
