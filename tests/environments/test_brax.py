@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import sys
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +16,12 @@ import pytest
 from support.guides import blocks
 from support.terminal import Terminal
 
-from algorithms import environments, load_policy
+import jaxrl_buffers as jb
+from algorithms import SAC, Plan, Torso, environments, load_policy, train
 from algorithms.runs import command_line, run
 from algorithms.runs.build import build
 from algorithms.runs.run_folder import RunFolder
+from jaxrl_buffers import checkpoint
 
 ROOT = Path(__file__).parents[2]
 FEW = run.Options(final_episodes=2)
@@ -34,9 +38,14 @@ def pendulum():
     return environments.make("brax:inverted_pendulum", episode_length=4)
 
 
+@functools.cache
+def _compiled(env):
+    return jax.jit(env.reset, static_argnums=1), jax.jit(env.step)
+
+
 def _run(env, num_steps: int, actions: float = 0.0, num_envs: int = 2):
-    step = jax.jit(env.step)
-    state, rows = jax.jit(env.reset, static_argnums=1)(jax.random.key(0), num_envs), []
+    reset, step = _compiled(env)
+    state, rows = reset(jax.random.key(0), num_envs), []
     for number in range(num_steps):
         action = jnp.full((num_envs, env.action_space.size), actions, jnp.float32)
         before = state
@@ -113,10 +122,27 @@ def test_without_brax_it_says_what_to_install(monkeypatch):
         environments.make("brax:ant")
 
 
+def test_agents_train_in_its_environments(pendulum):
+    """As far as shapes and types go: how it is compiled is the same for all environments."""
+    plan = Plan(total_steps=80, start_steps=40, update_every=4, mini_batch_size=8, num_test_episodes=1)
+    agent, buffer = SAC(pendulum.action_space, Torso((8,))), jb.prioritized(100, 1)
+    state, metrics = jax.eval_shape(lambda key: train(key, agent, buffer, pendulum, plan), jax.random.key(0))
+    assert state.buffer.storage.rows.structure.obs.shape == (4,)
+    assert metrics["returns"].shape[-1] == 1
+
+
+def test_a_state_goes_on_from_a_checkpoint(pendulum, tmp_path):
+    (*_, before), (_, expected, *_) = _run(pendulum, 2)
+    checkpoint.save(tmp_path / "state", before)
+    restored = checkpoint.restore(tmp_path / "state", jax.eval_shape(lambda: before))
+    _, transition, _ = _compiled(pendulum)[1](restored, expected.action, jax.random.key(1))
+    chex.assert_trees_all_equal(transition, expected)
+
+
 def test_a_run_from_the_command_line_is_resumed(tmp_path, compiled_once):
-    """As people do it, at a terminal on which nothing else is to be seen."""
+    """As people do it, at a terminal on which nothing else is to be seen; in Brax's environment for short tests."""
     size = "--start-steps 40 --update-every 4 --mini-batch-size 8 --hidden-sizes 8 --test-every 0 --num-test-episodes 1"
-    words = f"sac brax:inverted_pendulum {size} --env.episode-length 10 --final-episodes 1 --out run --total-steps"
+    words = f"sac brax:fast {size} --env.episode-length 10 --final-episodes 1 --out run --total-steps"
     for line in (f"{words} 80", "--resume run --total-steps 120"):
         command = [sys.executable, str(ROOT / "scripts" / "train.py"), *line.split()]
         terminal = Terminal(command, {"PYTHONPATH": str(ROOT), **compiled_once}, str(tmp_path))

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 from support.pendulum import PLAN, data_set
-from support.short_runs import FEW
+from support.short_runs import FEW, SharedPrograms
 
 import jaxrl_buffers as jb
 from algorithms.runs import command_line, run
-from algorithms.runs.build import build
+from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 
@@ -30,6 +30,13 @@ def data(tmp_path_factory):
 def settings_of(path, **changes):
     settings = Settings("sac", "Pendulum-v1", PLAN, {"name": "prioritized"}, capacity=100, hidden_sizes=(8,))
     return dataclasses.replace(settings, dataset={"path": str(path)}, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_once(data):
+    """Compile once for all runs with these settings."""
+    with SharedPrograms(complete(settings_of(data))).shared():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +75,13 @@ def test_a_stopped_run_continues_exactly_also_without_its_data(finished, data, t
         if report.unit == stop_at and report.steps > 4:
             signal.raise_signal(signal.SIGTERM)
 
-    copy = tmp_path / "copy.npz"
-    shutil.copy(data, copy)
     with pytest.raises(run.Interrupted):
-        run.start(settings_of(copy), tmp_path / "run", FEW._replace(on_chunk=stop))
-    copy.unlink()
-    run.resume(tmp_path / "run", FEW)
+        run.start(settings_of(data), tmp_path / "run", FEW._replace(on_chunk=stop))
+    elsewhere = data.rename(tmp_path / "elsewhere.npz")
+    try:
+        run.resume(tmp_path / "run", FEW)
+    finally:
+        elsewhere.rename(data)
     same_outcome(RunFolder(tmp_path / "run"), finished[0])
 
 
