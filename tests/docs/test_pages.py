@@ -23,10 +23,11 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: (?:title="([\w.]+)"|(\w+)))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 # Guides whose code is run by tests of their own, which write files, start processes or need more packages.
 OTHER_TESTS = [path.read_text("utf-8") for path in (ROOT / "tests").glob("*/test_*.py") if path.parent.name != "docs"]
+FOLLOWS_GUIDES = re.compile(r"from support\.guides import|^class Guide:", re.MULTILINE)
 ELSEWHERE = {
     guide.stem
     for guide in (DOCS / "guides").glob("*.md")
-    if any(f'"{guide.stem}"' in text and "guides" in text for text in OTHER_TESTS)
+    if any(f'"{guide.stem}"' in text and FOLLOWS_GUIDES.search(text) for text in OTHER_TESTS)
 }
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
 WITH_CODE = [name for name, text in PAGES.items() if "```python" in text and DOCS.joinpath(name).stem not in ELSEWHERE]

@@ -1,4 +1,4 @@
-"""What the README shows works as shown."""
+"""What the README shows works as shown, and so do commands of the documentation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from algorithms.runs import presets, run, sweeps
 from algorithms.runs.run_folder import RunFolder
 
 README = Path(__file__).parents[2] / "README.md"
+PAGES = [README.parent / "docs" / name for name in ("start.md", "guides/runs.md", "guides/checkpoints.md")]
+RUNS = ("runs/ddqn_CartPole-v1_seed0", "runs/one")  # those that commands go on with
 
 
 def test_the_code_blocks_run():
@@ -30,9 +32,9 @@ def test_the_quickstart_is_short():
     assert len([line for line in first[1].splitlines() if line.strip()]) <= 13
 
 
-def commands():
+def commands(page=README):
     """Return the command lines that are to be typed, without remarks, in order."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
 
 
@@ -49,13 +51,20 @@ def test_commands_are_typed_where_their_programs_are():
         assert all((README.parent / part).exists() for part in command if part.startswith("scripts/"))
 
 
-@pytest.mark.parametrize("command", [command for command in commands() if "scripts/train.py" in command], ids=" ".join)
+def training_commands():
+    typed = {" ".join(command): command for page in (README, *PAGES) for command in commands(page)}
+    return [command for command in typed.values() if "scripts/train.py" in command and "--help" not in command]
+
+
+@pytest.mark.parametrize("command", training_commands(), ids=" ".join)
 def test_training_commands_are_understood(command, monkeypatch, tmp_path):
     """Up to the point where they begin to train."""
     names = runpy.run_path(str(README.parent / "scripts" / "train.py"))
     monkeypatch.chdir(tmp_path)
     Path("settings.yaml").write_text("algorithm: ddqn\nenvironment: CartPole-v1\n")
-    RunFolder("runs/ddqn_CartPole-v1_seed0").create(presets.preset("ddqn", "CartPole-v1"))
+    for name in RUNS:
+        if name not in command or "--out" not in command or command[command.index("--out") + 1] != name:
+            RunFolder(name).create(presets.preset("ddqn", "CartPole-v1"))
     begun = []
     for module, name in ((run, "start"), (run, "resume"), (run, "fork"), (sweeps, "start")):
         monkeypatch.setattr(module, name, lambda *_: begun.append(True) or sys.exit(0))

@@ -34,7 +34,6 @@ from algorithms.runs.settings import Settings
 from jaxrl_buffers import _yaml as yaml_text
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
 
 
 WHOLE = yaml.safe_load("""
@@ -111,8 +110,9 @@ def test_whole_components_are_built():
     assert env == environments.make("BitFlip5-v0")
 
 
-def test_the_file_of_the_readme():
-    text = re.search(r"^```yaml\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)[1]
+def test_the_file_of_the_guide():
+    guide = (ROOT / "docs" / "guides" / "runs.md").read_text()
+    text = re.search(r"^```yaml\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)[1]
     experiment = build(settings_file.from_values(yaml_text.parse(text)))
     assert experiment.agent.dueling
     assert experiment.buffer.sampler.sampler.alpha == 0.7
