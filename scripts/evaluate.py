@@ -13,6 +13,7 @@ Exit codes: 0 done; 2 bad input.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import warnings
@@ -92,6 +93,7 @@ def _line(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what is imported stays, so it is not searched for garbage again and again while programs are traced
     warnings.formatwarning = lambda message, *_: f"evaluate.py: {one_line(message)}\n"
     with compilation_cache.kept():
         sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, 
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import shlex
@@ -134,6 +135,7 @@ def _leave_quietly(code: int = 128 + 13) -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what is imported stays, so it is not searched for garbage again and again while programs are traced
     warnings.formatwarning = lambda message, *_: f"train.py: {one_line(message)}\n"
     with compilation_cache.kept():
         sys.exit(main(sys.argv[1:]))
