@@ -156,7 +156,8 @@ class Plan:
         near = sorted({self.start_steps + count * unit for count in near})
         raise ValueError(
             f"Plan(total_steps={self.total_steps}): it must be start_steps={self.start_steps} plus a multiple of "
-            f"update_every={self.update_every}; the nearest total is {' or '.join(map(str, near))}."
+            f"update_every={self.update_every}; the nearest total is {' or '.join(map(str, near))}"
+            + ("." if learning > 0 else ", or lower `start_steps`.")
         )
 
     def fitted(self, buffer: ReplayBuffer | Mixture | Rollout, by_columns: bool = False) -> Plan:

@@ -157,6 +157,13 @@ def test_priorities_of_sampled_rows_can_be_updated(key):
     assert np.mean(drawn == 3) > 0.99
 
 
+def test_rows_are_added_with_their_priorities(key):
+    buffer = jb.prioritized(4, alpha=1.0, beta=0.0)
+    shared = Shared(buffer, buffer.init(ROW))
+    shared.add(rows([0, 1, 2, 3]), priorities=np.array([[0.0], [0.0], [5.0], [0.0]]))
+    assert np.mean(shared.sample(key, 1000).batch.obs == 2) > 0.99
+
+
 def test_update_runs_a_program_on_the_state():
     shared = made(length=4)
     step = jax.jit(lambda state: (state, shared.buffer.size(state)), donate_argnums=0)

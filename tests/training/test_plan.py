@@ -27,7 +27,7 @@ def test_iterations_add_up():
         ({"total_steps": 2**31 + 1000}, r"2\*\*31"),
         ({"total_steps": 1_070, "start_steps": 1_000, "update_every": 50}, "nearest total is 1050 or 1100"),
         ({"total_steps": 2_001, "num_envs": 2}, "nearest total is 2000 or 2002"),
-        ({"total_steps": 900}, "nearest total is 1050"),
+        ({"total_steps": 900}, "nearest total is 1050, or lower `start_steps`"),
         ({"num_envs": 0}, "at least 1"),
         ({"num_envs": 3, "start_steps": 1_000}, "`start_steps` must be a multiple of num_envs=3; 999 or 1002 would do"),
         ({"num_envs": 20, "update_every": 50}, "`update_every` must be a multiple of num_envs=20; 40 or 60 would do"),
