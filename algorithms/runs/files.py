@@ -77,3 +77,9 @@ def _require_shallow(value: Any, depth: int = 0) -> None:
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for part in inside:
         _require_shallow(part, depth + 1)
+
+
+def explain_missing(file: Path) -> str:
+    """Say that a file of a run is missing, and name runs in the folders below, such as those of a sweep."""
+    runs = ", ".join(sorted(str(one.parent) for one in file.parent.glob(f"*/{file.name}"))[:3])
+    return f"there is no {file.name} in it" + (f"; it holds runs, such as {runs}." if runs else ".")

@@ -33,7 +33,7 @@ from typing import Any
 from algorithms.runs import lock as run_lock
 from algorithms.runs import old_settings, own_environment, plotting
 from algorithms.runs.build import build
-from algorithms.runs.files import parse_json, read_text
+from algorithms.runs.files import explain_missing, parse_json, read_text
 from algorithms.runs.metrics_file import MetricsFile, are_numbers, plain
 from algorithms.runs.settings import Settings, differing, require_keys
 from jaxrl_buffers import _durable as durable
@@ -260,9 +260,7 @@ class RunFolder:
 
     def _require_settings(self) -> None:
         if not self._config.is_file():
-            runs = ", ".join(sorted(str(one.parent) for one in self.path.glob(f"*/{self._config.name}"))[:3])
-            hint = f"; it holds runs, such as {runs}." if runs else "."
-            raise ValueError(f"{self.path} is not the folder of a run: there is no {self._config.name} in it{hint}")
+            raise ValueError(f"{self.path} is not the folder of a run: {explain_missing(self._config)}")
 
     @property
     def _config(self) -> Path:

@@ -297,12 +297,3 @@ def test_a_process_that_nobody_has_waited_for_is_dead():
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not feeder._is_alive(process.pid)
     assert feeder._is_alive(os.getpid())
-
-
-def test_rows_of_a_single_array_come_through():
-    buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=8, lockstep=False)
-    shared = Shared(buffer, buffer.init({"x": np.zeros(3, np.float32)}))
-    values = np.arange(6, dtype=np.float32).reshape(2, 1, 3)
-    with Intake(shared, num_feeders=1, num_rows=2) as intake, Feeder(intake.names[0]) as feeder:
-        feeder.add({"x": values}, timeout=LONG)
-    np.testing.assert_array_equal(jb.host.gather_all(buffer, shared.snapshot())["x"], values)

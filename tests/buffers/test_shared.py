@@ -11,7 +11,7 @@ import pytest
 from support.waiting import LONG, ROW, SHORT, Running, made, rows
 
 import jaxrl_buffers as jb
-from jaxrl_buffers.host import Shared, Stopped
+from jaxrl_buffers.host import Feeder, Intake, Shared, Stopped
 
 
 def test_add_waits_for_room():
@@ -235,3 +235,12 @@ def test_eight_threads_against_a_model():
     assert looking.result() > 0
     assert taken == [[1000 * env + number for number in range(num_rows)] for env in range(num_actors)]
     assert shared.sizes.tolist() == [0] * num_actors
+
+
+def test_rows_of_a_single_array_come_through():
+    buffer = jb.ReplayBuffer(view=jb.Sequence(1), length=8, lockstep=False)
+    shared = Shared(buffer, buffer.init({"x": np.zeros(3, np.float32)}))
+    values = np.arange(6, dtype=np.float32).reshape(2, 1, 3)
+    with Intake(shared, num_feeders=1, num_rows=2) as intake, Feeder(intake.names[0]) as feeder:
+        feeder.add({"x": values}, timeout=LONG)
+    np.testing.assert_array_equal(jb.host.gather_all(buffer, shared.snapshot())["x"], values)
