@@ -146,3 +146,19 @@ def test_versions_agree():
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     assert jb.__version__ == version
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+
+
+def test_figures_are_those_of_the_benchmarks():
+    """Pages that sum up tables of the benchmarks have their smallest and their largest ratio."""
+    tables = PAGES["benchmarks.md"]
+    buffers = tables.partition("## Buffers, beside flashbax")[2].partition("\n\n## ")[0]
+    ratios = [float(one) for one in re.findall(r"\| ([\d.]+) \[", buffers)]
+    in_jax, on_host = (
+        [float(one) for one in re.findall(r"([\d.]+)x(?= \|)", part)]
+        for part in tables.partition("## Training, beside SBX")[2].partition("\n\n## ")[0].split("Gymnasium's own")
+    )
+    assert len(ratios) >= 7
+    assert len(in_jax) == 10
+    assert f"take {min(ratios)} to {max(ratios)} of the time" in PAGES["why.md"]
+    steps = f"{min(in_jax)} to {max(in_jax):g} times the steps per second in JAX environments, "
+    assert steps + f"{min(on_host)} to {max(on_host)} times in Gymnasium's" in PAGES["why.md"]
