@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms.environments import _obs_dtype as obs_dtypes
 from algorithms.environments import masked  # registers its environments
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
@@ -34,8 +35,6 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules whose environments may get unrolled keys
-OBS_DTYPES = ("bool", "uint8")  # dtypes that take less memory than float32
-NUM_TRIED_STEPS, NUM_TRIED_ENVS = 100, 8  # random steps that test whether a dtype can hold the observations
 
 
 class EnvironmentState(NamedTuple):
@@ -168,7 +167,7 @@ class Environment(Component):
         reset = jax.eval_shape(self.env.reset, key, self.params)
         step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
         obs, state = jax.tree.map(_common, reset, step)
-        return jax.tree.map(lambda leaf: _with_obs_dtype(leaf, self.obs_dtype), obs), state
+        return jax.tree.map(lambda leaf: obs_dtypes.converted(leaf, self.obs_dtype), obs), state
 
 
 def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environment:
@@ -219,40 +218,9 @@ def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: st
     environment = Environment(env, params, name, _action_space(env.action_space(params), name))
     if obs_dtype is None:
         return environment
-    require_choice("environment", "obs_dtype", obs_dtype, OBS_DTYPES)
-    _check_obs_dtype(environment, obs_dtype)
+    require_choice("environment", "obs_dtype", obs_dtype, obs_dtypes.OBS_DTYPES)
+    obs_dtypes.check(environment, obs_dtype)
     return environment.replace(obs_dtype=obs_dtype)
-
-
-def _check_obs_dtype(env: Environment, obs_dtype: str) -> None:
-    """Take some random steps, and refuse a dtype that cannot hold their observations."""
-
-    def step(state: EnvironmentState, key: jax.Array) -> tuple[EnvironmentState, PyTree]:
-        key_action, key_step = jax.random.split(key)
-        action = env.action_space.sample(key_action, NUM_TRIED_ENVS)
-        state, transition, _ = env.step(state, action, key_step)
-        return state, (transition.obs, transition.next_obs)
-
-    @jax.jit
-    def observations(key: jax.Array) -> PyTree:
-        key_reset, key_steps = jax.random.split(key)
-        keys = jax.random.split(key_steps, NUM_TRIED_STEPS)
-        return jax.lax.scan(step, env.reset(key_reset, NUM_TRIED_ENVS), keys)[1]
-
-    for leaf in jax.tree.leaves(observations(jax.random.key(0))):
-        kept = leaf.astype(_with_obs_dtype(leaf, obs_dtype).dtype).astype(leaf.dtype)
-        lost = np.asarray(leaf)[np.asarray(kept != leaf)]
-        if lost.size:
-            raise ValueError(
-                f"environment(obs_dtype={obs_dtype!r}): {env.name} has observations such as {lost[0]}, which "
-                f"{obs_dtype} cannot hold; leave `obs_dtype` out."
-            )
-
-
-def _with_obs_dtype(leaf: Any, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a leaf of observations after the conversion to `obs_dtype`."""
-    is_changed = obs_dtype is not None and jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(obs_dtype) if is_changed else leaf.dtype)
 
 
 def _action_space(space: Any, name: str) -> Space:

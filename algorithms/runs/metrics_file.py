@@ -1,4 +1,4 @@
-"""The metrics of a run: a file with one line of JSON for each evaluation."""
+"""The metrics of a run, a file with one line of JSON for each evaluation, and the result at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from algorithms.runs.files import parse_json, read_bytes
+from algorithms.runs.files import parse_json, read_bytes, read_text
 from algorithms.runs.settings import require_keys
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers._checks import shown
@@ -100,6 +100,19 @@ def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
     if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
         raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
     return line
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the result of a run from its file; refuse a file that holds something else."""
+    try:
+        result = dict(require_keys("result", parse_json(read_text(path))))
+        if type(result.get("steps")) is not int or type(result.get("episodes")) is not int:
+            raise ValueError("it has no steps or no episodes")
+        if not are_numbers(result.get("return_of_seeds")):
+            raise ValueError("it has no returns of seeds")
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold the result of a run: {error}.") from None
+    return result
 
 
 def are_numbers(values: Any) -> bool:

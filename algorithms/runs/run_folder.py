@@ -34,7 +34,7 @@ from algorithms.runs import lock as run_lock
 from algorithms.runs import old_settings, own_environment, plotting
 from algorithms.runs.build import build
 from algorithms.runs.files import explain_missing, parse_json, read_text
-from algorithms.runs.metrics_file import MetricsFile, are_numbers, plain
+from algorithms.runs.metrics_file import MetricsFile, plain, read_result
 from algorithms.runs.settings import Settings, differing, require_keys
 from jaxrl_buffers import _durable as durable
 from jaxrl_buffers import checkpoint
@@ -208,17 +208,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """Return the result; None before there is one."""
-        if not self._result.exists():
-            return None
-        try:
-            result = dict(require_keys("result", parse_json(read_text(self._result))))
-            if type(result.get("steps")) is not int or type(result.get("episodes")) is not int:
-                raise ValueError("it has no steps or no episodes")
-            if not are_numbers(result.get("return_of_seeds")):
-                raise ValueError("it has no returns of seeds")
-        except ValueError as error:
-            raise ValueError(f"{self._result} does not hold the result of a run: {error}.") from None
-        return result
+        return read_result(self._result) if self._result.exists() else None
 
     def draw_curve(self) -> None:
         """Draw the learning curve of the evaluations so far; do nothing without matplotlib."""
