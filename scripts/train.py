@@ -2,6 +2,7 @@
 
     python scripts/train.py ddqn CartPole-v1 --sampler prioritized --n-step 3 --num-seeds 5 --total-steps 50_000
     python scripts/train.py ddqn CartPole-v1 --sampler recent --sampler.base prioritized --sampler.base.alpha 0.7
+    python scripts/train.py sac Pendulum-v1 --num-envs 64 --devices 8
     python scripts/train.py ddqn CartPole-v1 --sweep agent.learning_rate=1e-4,3e-4,1e-3 --num-seeds 3
     python scripts/train.py --config settings.yaml --seed 1
     python scripts/train.py --resume runs/ddqn_CartPole-v1_seed0 [--total-steps 80_000] [--fresh-environments]
@@ -34,7 +35,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     # in callbacks of JAX, or print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from algorithms.runs import command_line, compilation_cache, run, summary
+from algorithms.runs import command_line, compilation_cache, devices, run, summary
 from algorithms.runs.command import Command
 from algorithms.runs.command_options import help_text
 from algorithms.runs.progress_bar import ProgressBar
@@ -59,7 +60,15 @@ def main(arguments: list[str]) -> int:
         return 2
 
 
+def _begin_again(variables: dict[str, str]) -> None:
+    """Replace this process by the same command, in which JAX starts with other environment variables."""
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
+
+
 def _train(command: Command) -> int:
+    if variables := devices.variables_for(command.settings):
+        _begin_again(variables)
     title = f"{command.settings.algorithm} on {command.settings.environment}"
     with ProgressBar(title) as bar:
         options = run.Options(

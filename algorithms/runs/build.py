@@ -50,7 +50,6 @@ def build(settings: Settings) -> Experiment:
         100000
     """
     settings_checks.check(settings)
-    devices.divide_cpu(settings.plan.devices)  # before an environment makes arrays, which starts JAX
     env = _environment(settings)
     agent = _agent(settings, env)
     has_memory = agent.torso.memory is not None
