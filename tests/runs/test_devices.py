@@ -1,0 +1,110 @@
+"""Runs whose seeds are shared by several devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+from support import short_runs
+from support.short_runs import FEW, SETTINGS, SharedPrograms, metrics_without_times
+
+from algorithms import load_policy
+from algorithms.runs import devices, run
+from algorithms.runs.build import build, complete
+from algorithms.runs.on_devices import OnDevices
+from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.settings import Settings
+from algorithms.runs.side_by_side import way_for
+
+ROOT = Path(run.__file__).parents[2]
+PLAN = dataclasses.replace(SETTINGS.plan, num_envs=4, total_steps=140, test_every=40, devices=2)
+ON_TWO = dataclasses.replace(SETTINGS, plan=PLAN, num_seeds=1)
+
+
+def plain(state):
+    return jax.device_get(jax.tree.map(lambda leaf: leaf, state._replace(key=jax.random.key_data(state.key))))
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_a_run_that_was_stopped_goes_on(tmp_path, num_seeds):
+    """The same devices give the same bits, whether the run is stopped and resumed or not."""
+
+    def stop(report):
+        if report.phase == "training":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = dataclasses.replace(ON_TWO, num_seeds=num_seeds)
+    with SharedPrograms(settings).shared():
+        result = run.start(settings, tmp_path / "whole", FEW)
+        with pytest.raises(run.Interrupted):
+            run.start(settings, tmp_path / "parts", FEW._replace(on_chunk=stop))
+        run.resume(tmp_path / "parts", FEW)
+    assert len(result["return_of_seeds"]) == num_seeds
+    whole, parts = (run.restore(tmp_path / name) for name in ("whole", "parts"))
+    chex.assert_trees_all_equal(plain(whole), plain(parts))
+    assert whole.buffer.storage.head.shape == (num_seeds, 2)
+    one, other = (metrics_without_times(RunFolder(tmp_path / name)) for name in ("whole", "parts"))
+    assert one == other
+    assert one[-1]["steps"] == 140
+    assert load_policy(tmp_path / "whole")(np.zeros(4, np.float32)) in (0, 1)
+    if num_seeds == 1:
+        later = dataclasses.replace(settings, plan=dataclasses.replace(PLAN, total_steps=160), gamma=0.9)
+        assert run.fork(tmp_path / "whole", later, tmp_path / "fork", FEW)["steps"] == 160
+
+
+def test_settings_that_cannot_be_split():
+    def built(plan=PLAN, **changes):
+        return build(dataclasses.replace(ON_TWO, plan=plan, **changes))
+
+    with pytest.raises(ValueError, match="is stepped on the host"):
+        built(environment="gymnasium:CartPole-v1")
+    with pytest.raises(ValueError, match="--dataset and --devices"):
+        built(dataset={"path": "data.npz"})
+    with pytest.raises(ValueError, match="largest weight of a batch"):
+        built(sampler={"name": "prioritized", "weighting": "batch"})
+
+
+def test_how_many_devices_a_run_uses(monkeypatch):
+    """On an accelerator all that divide the plan, seeds first; on a CPU one."""
+    unasked = Settings("ddqn", "CartPole-v1", dataclasses.replace(short_runs.PLAN, num_envs=4))
+    assert complete(unasked).plan.devices == 1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert [devices.devices_for(PLAN, num_seeds) for num_seeds in (1, 2, 3, 4, 8)] == [4, 4, 4, 2, 1]
+    assert complete(unasked).plan.devices == 4
+    batch = {"name": "prioritized", "weighting": "batch"}
+    assert complete(dataclasses.replace(unasked, sampler=batch)).plan.devices == 1
+    assert complete(dataclasses.replace(unasked, plan=PLAN)).plan.devices == 2
+    assert isinstance(way_for(3, devices=2), OnDevices)
+
+
+def test_devices_of_a_cpu(tmp_path):
+    """`--devices` makes as many of the CPU as are needed, for a new run and for one that is resumed."""
+    environment = {name: value for name, value in os.environ.items() if name != devices.NUM_CPU_DEVICES}
+
+    def train(*arguments):
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    options = "--num-envs 6 --devices 3 --total-steps 84 --start-steps 60 --update-every 12 --num-updates 1"
+    options += " --mini-batch-size 6 --test-every 0 --final-episodes 1 --hidden-sizes 8 --out run --sampler uniform"
+    done = train("ddqn", "CartPole-v1", *options.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["plan"]["devices"] == 3
+    done = train("--resume", "run", "--total-steps", "96")
+    assert (done.returncode, done.stderr) == (0, "")
+    environment[devices.NUM_CPU_DEVICES] = "2"
+    done = train("--resume", "run", "--total-steps", "108")
+    assert done.returncode == 2
+    assert done.stderr.startswith("train.py: 3 devices are needed, but there are 2")
+    done = train("ddqn", "CartPole-v1", "--num-envs", "10", "--devices", "4")
+    assert done.returncode == 2
+    assert done.stderr == "train.py: Plan(num_envs=10): `num_envs` must be a multiple of devices=4; 8 or 12 would do.\n"
