@@ -48,6 +48,14 @@ class Instruction(NamedTuple):
     is_root: bool
 
 
+class Collective(NamedTuple):
+    """An operation in which devices exchange data."""
+
+    operation: str  # such as all-reduce
+    shapes: list[str]  # of what every device has afterwards
+    num_bytes: int  # of these
+
+
 Computation = dict[str, Instruction]
 Computations = dict[str, Computation]
 
@@ -58,6 +66,7 @@ JOINED = 'custom_call_target="ConcatBitcast"'  # parts that were prefetched one 
 CONTROL = {"while", "conditional", "call", "async-start", "async-update", "async-done", "opt-barrier"}
 # Operations that write into their first operand. If this is still needed, compilers add a separate copy instruction.
 WRITES = {"dynamic-update-slice", "scatter"}
+COLLECTIVES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast"}
 PASSED_ON = ""  # an array as it came in
 HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (\(?.*?) ([a-z][\w\-]*)\((.*)$")
@@ -84,6 +93,24 @@ def report(compiled: jax.stages.Compiled, at_least: int, whole: bool = False) ->
         temp_bytes=memory.temp_size_in_bytes,
         argument_bytes=memory.argument_size_in_bytes,
     )
+
+
+def collectives(compiled: jax.stages.Compiled) -> list[Collective]:
+    """Return the operations of the loops in which devices exchange data."""
+    computations = parse(compiled.as_text() or "")
+    lines = [line for name in loops(computations) for line in computations[name].values()]
+    found = [(line, line.operation.removesuffix("-start")) for line in lines]
+    return [
+        Collective(operation, line.shapes, sum(map(num_bytes, line.shapes)))
+        for line, operation in found
+        if operation in COLLECTIVES
+    ]
+
+
+def num_bytes(shape: str) -> int:
+    """Return the size of an array in bytes."""
+    bits = re.sub(r"^\D+", "", shape[: shape.index("[")]) or "8"  # pred has none
+    return elements(shape) * max(int(bits) // 8, 1)
 
 
 def parse(text: str) -> Computations:

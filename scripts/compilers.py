@@ -42,6 +42,11 @@ os.environ |= {
 
 NAMES = {"tpu": "TPU v5e", "gpu": "H100"}
 PACKAGES = {"tpu": "libtpu", "gpu": "jax_cuda12_plugin"}
+# How devices are connected, by their number. GPUs: slices, hosts of each slice, and GPUs of each host.
+TOPOLOGIES = {
+    "tpu": {1: "2x2", 8: "2x4", 64: "8x8", 256: "16x16"},
+    "gpu": {1: "1x1x1", 8: "1x1x8", 32: "1x4x8"},
+}
 H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
@@ -63,11 +68,19 @@ def installed() -> list[str]:
 
 
 @functools.cache
+def devices(kind: str, count: int) -> tuple[Any, ...]:
+    """Return so many devices, `"tpu"` or `"gpu"`, to compile for; `TOPOLOGIES` lists the possible numbers."""
+    topology = TOPOLOGIES[kind][count]
+    if kind == "tpu":
+        found = topologies.get_topology_desc(f"v5e:{topology}", "tpu")
+    else:
+        found = topologies.get_topology_desc("", "cuda", target_config=H100, topology=topology)
+    return tuple(found.devices[:count])
+
+
 def device(kind: str) -> Any:
     """Return the device, `"tpu"` or `"gpu"`, to compile for."""
-    if kind == "tpu":
-        return topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
-    return topologies.get_topology_desc("", "cuda", target_config=H100, topology="1x1x1").devices[0]
+    return devices(kind, 1)[0]
 
 
 def compile_for(kind: str, function: Callable[..., Any], *shapes: Any, **options: Any) -> jax.stages.Compiled:
