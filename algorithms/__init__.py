@@ -23,6 +23,7 @@ from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, StepInfo
 from algorithms.wrappers.averaging import Averaged
+from algorithms.wrappers.data_parallel import DataParallel
 from algorithms.wrappers.normalization import Normalized
 from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers import config
@@ -47,6 +48,7 @@ __all__ = [
     "AttractionKL",
     "Averaged",
     "Box",
+    "DataParallel",
     "Discrete",
     "LinearDecay",
     "Normalized",

@@ -8,6 +8,7 @@ A buffer is put together from a storage, a sampler and a view:
 These are its layers. Each one is built on the layers below it. Names that begin with an underscore are internal.
 
     recipes                                    buffers by name: `uniform`, `prioritized`, `hindsight` ...
+    sharded                                    one buffer over several devices
     mixture, iteration, rollouts, advantages   several buffers as one; epochs; on-policy data
     replay                                     `ReplayBuffer`: storage, sampler and view put together
     samplers, views                            which rows start a sample; how they become a batch
