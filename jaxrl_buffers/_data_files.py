@@ -42,7 +42,7 @@ def opened(path: str | os.PathLike[str]) -> Generator[Mapping[str, Any]]:
 
 def _hdf5(path: str | os.PathLike[str]) -> Any:
     try:
-        import h5py  # pyright: ignore[reportMissingImports]
+        import h5py
     except ImportError:
         raise ValueError(f"{str(path)!r} needs h5py: pip install 'jaxrl-buffers[data]'.") from None
     return h5py.File(path, "r")

@@ -21,7 +21,7 @@ from jaxrl_buffers._episode_reading import Episode, actions_of_episodes, episode
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
-    from minari import MinariDataset  # pyright: ignore[reportMissingImports]
+    from minari import MinariDataset
 
 
 def imported(caller: str) -> Any:
@@ -130,7 +130,7 @@ def written(
 ) -> MinariDataset:
     """Write arrays under D4RL's names as a data set of Minari, all of it or nothing."""
     minari = imported("to_minari")
-    from minari.storage.datasets_root_dir import get_dataset_path  # pyright: ignore[reportMissingImports]
+    from minari.storage.datasets_root_dir import get_dataset_path
 
     folder = get_dataset_path(target) if isinstance(target, str) else Path(target)
     if folder.exists():
@@ -192,7 +192,7 @@ def _space(values: PyTree) -> Any:
 
 def _episodes(arrays: dict[str, Any]) -> Iterator[Any]:
     """Yield the episodes of arrays, each with one observation more than steps."""
-    from minari.data_collector import EpisodeBuffer  # pyright: ignore[reportMissingImports]
+    from minari.data_collector import EpisodeBuffer
 
     obs, next_obs = arrays["observations"], arrays["next_observations"]
     is_end = arrays["terminals"] | arrays["timeouts"]

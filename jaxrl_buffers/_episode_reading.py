@@ -17,7 +17,7 @@ import numpy as np
 from jaxrl_buffers.types import PyTree
 
 if TYPE_CHECKING:
-    from minari import MinariDataset  # pyright: ignore[reportMissingImports]
+    from minari import MinariDataset
 
 FILE = "main_data.hdf5"  # the name that Minari gives to the file
 FLAT = ("rewards", "terminations", "truncations")
@@ -111,7 +111,7 @@ def _values(read: Callable[[str], Any], path: str, space: Any) -> PyTree:
 
 def _is_plain(dataset: MinariDataset) -> bool:
     """Return whether the data set is an HDF5 file of arrays as they are."""
-    from minari.dataset.minari_storage import is_image_space  # pyright: ignore[reportMissingImports]
+    from minari.dataset.minari_storage import is_image_space
 
     storage = dataset.storage
     has_jpeg = storage.jpeg_encoding and any(

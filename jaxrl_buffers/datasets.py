@@ -28,7 +28,7 @@ from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
-    from minari import MinariDataset  # pyright: ignore[reportMissingImports]
+    from minari import MinariDataset
 
 Keep = Literal["all", "newest"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support import faulty  # noqa: F401  # registers its environments
 from support.scripts import load_script
 
 from algorithms import Plan
