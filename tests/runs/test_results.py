@@ -24,7 +24,7 @@ DONE = [row for row in ALL if (ROOT / "results" / f"{row.file_name}.json").exist
 def test_every_command_is_understood_and_every_preset_has_a_row():
     assert len(ALL) > 50
     for row in ALL:
-        assert row.settings()["num_seeds"] >= 3, row.command
+        assert row.parsed().settings.num_seeds >= 3, row.command
     assert {*PRESETS} <= {tuple(row.words[:2]) for row in ALL}
 
 
