@@ -23,8 +23,9 @@ else:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that take a `kind` once for every kind of accelerator."""
-    if "kind" in metafunc.fixturenames:
+    """Run tests that take a `kind` once for every kind of accelerator, if they do not choose it themselves."""
+    is_chosen = any("kind" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "kind" in metafunc.fixturenames and not is_chosen:
         metafunc.parametrize("kind", KINDS)
 
 

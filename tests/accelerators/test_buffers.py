@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 
+import compilers
 import jax
 import jax.numpy as jnp
 import pytest
@@ -39,11 +40,17 @@ def test_every_buffer_of_the_registry(kind, name):
 
 REFUSED = {("episodic", "within_episode"), ("whole_episodes", "within_episode")}  # some episodes have no such start
 PAIRS = [pair for pair in itertools.product(SAMPLERS, VIEWS) if pair not in REFUSED]
+KINDS = compilers.installed()
+PAIRS_BY_KIND = [(KINDS[number % len(KINDS)], number) for number in range(len(PAIRS))]
 
 
-@pytest.mark.parametrize("number", range(len(PAIRS)), ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("kind", "number"), PAIRS_BY_KIND, ids=["-".join(pair) for pair in PAIRS])
 def test_every_sampler_with_every_view(kind, number):
-    """With every pair comes one choice of the other options, in turn: cursors, returns, chunks of one row."""
+    """Every pair is compiled for one kind of accelerator, TPU and GPU in turn.
+
+    Every sampler and every view is so compiled for each kind, only not with every partner. With every pair comes one
+    choice of the other options, also in turn: cursors, returns, chunks of one row.
+    """
     sampler, view = PAIRS[number]
     buffer = jb.ReplayBuffer(
         SAMPLERS[sampler],
@@ -53,7 +60,12 @@ def test_every_sampler_with_every_view(kind, number):
         lockstep=number % 3 != 0,
         returns=jb.EpisodicReturns() if number % 7 == 0 else None,
     )
-    assert_in_place(compile_loop(kind, buffer, num_rows=1 + number % 2))
+    assert_in_place(compile_loop(kind, buffer, num_rows=1 + number // 2 % 2))
+
+
+def test_every_sampler_and_every_view_meets_each_kind():
+    compiled = {(kind, part) for kind, number in PAIRS_BY_KIND for part in PAIRS[number]}
+    assert compiled == set(itertools.product(KINDS, [*SAMPLERS, *VIEWS]))
 
 
 @pytest.mark.parametrize("name", OTHER)
