@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.guides import ROOT, blocks
+from support.guides import Reader
 
 MADE = {
     "logs": ["runs/logged/metrics.csv", "runs/logged/tensorboard", "runs/logged/wandb", "runs/stopped/result.json"],
@@ -18,23 +15,11 @@ MADE = {
 
 
 @pytest.mark.parametrize("guide", [*MADE])
-def test_guides_run(guide, tmp_path, compiled_once):
-    """One block after the other, in a folder that has the scripts; `text example` shows what may differ."""
+def test_guides_run(guide, tmp_path, monkeypatch, compiled_once):
     if guide == "logs":
         pytest.importorskip("tensorboardX")
         pytest.importorskip("wandb")
-    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, **compiled_once, "PYTHONPATH": str(ROOT), "PATH": path}
-    environment.pop("WANDB_SERVICE", None)
-    printed = ""
-    for language, mark, text in blocks(guide):
-        if language == "text":
-            assert mark == "example" or printed == text
-            continue
-        command = ["bash", "-e", "-c", text] if language == "bash" else [sys.executable, "-c", text]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout
+    monkeypatch.chdir(tmp_path)
+    Reader(guide).follow()
     for name in MADE[guide]:
-        assert (tmp_path / name).exists()
+        assert Path(name).exists()
