@@ -8,16 +8,20 @@ If a process dies, JAX ends the others, also those that wait here.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from jax._src import distributed  # JAX has no public name for its key-value store
 
 TIMEOUT = 3_600_000  # milliseconds that a process waits for what another one does meanwhile, such as compiling
 _PREFIX = "jaxrl_buffers"
+_LOST = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "heartbeat")  # what errors of connections say
+_SHARED = "All processes of the job know of this error."
 
+Args = ParamSpec("Args")
 Value = TypeVar("Value")
 
 
@@ -144,9 +148,20 @@ def on_first(group: Group, function: Callable[[], Value]) -> Value:
         value = function()
     except BaseException as error:
         group.from_first([None, _described(error)])
+        _note_shared(group, error)
         raise
     group.from_first([value, None])
     return value
+
+
+def by_first(function: Callable[Args, Value]) -> Callable[Args, Value]:
+    """Let only process 0 of the job do what a function does; see `on_first`."""
+
+    @functools.wraps(function)
+    def of_all(*args: Args.args, **options: Args.kwargs) -> Value:
+        return on_first(job(), lambda: function(*args, **options))
+
+    return of_all
 
 
 def all_or_none(group: Group, function: Callable[[], Value]) -> Value:
@@ -160,9 +175,25 @@ def all_or_none(group: Group, function: Callable[[], Value]) -> Value:
         value = function()
     except Exception as error:
         gather(group, _described(error))
+        _note_shared(group, error)
         raise
     _raise_first(gather(group, None))
     return value
+
+
+def is_shared(error: BaseException) -> bool:
+    """Return whether all processes know of an error, so that process 0 reports it."""
+    return isinstance(error, Elsewhere) or _SHARED in getattr(error, "__notes__", ())
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error says that another process is gone."""
+    return job().count > 1 and any(word in str(error) for word in _LOST)
+
+
+def _note_shared(group: Group, error: BaseException) -> None:
+    if group.count > 1:
+        error.add_note(_SHARED)
 
 
 def _described(error: BaseException) -> list[str]:

@@ -3,10 +3,9 @@
 Only the leaves of a segment tree are saved. Its parents are computed from the leaves, so they are rebuilt exactly. They
 can also be rebuilt for another fan-out.
 
-If a state is spread over devices, each device has some environments, and so some columns of every array `[T, N, ...]`.
-A sampler may have an axis of slots instead, `[T * N]`. Then the parts of all devices, one after the other, are not in
-the order that a single device would have. So such a leaf is saved as `[T, N]`, or as `[N, T]` if each environment has a
-cursor of its own, and any number of devices can read their columns.
+If the environments of a buffer are split over devices, each device has some columns of every array `[T, N, ...]`. A
+sampler may have an axis of slots instead, `[T * N]`. Such a leaf is saved as `[T, N]`, or as `[N, T]` if each
+environment has a cursor of its own, so that any number of devices can read their columns.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import segment_tree
 from jaxrl_buffers._held_rows import ReplayState
-from jaxrl_buffers._shards import Device
+from jaxrl_buffers._shards import Device, OfDevices
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import PackedLeaf, Words
@@ -56,25 +55,37 @@ class SlotLeaf:
     """
 
     def __init__(self, leaf: Any, storage: Ring):
-        num_lead = len(_basis(leaf).shape) - 1  # a vmapped state has axes in front
+        array = leaf.leaves if isinstance(leaf, SegmentTree) else leaf
+        num_lead = len(array.shape) - 1  # a vmapped state has axes in front
         rows: Any = storage.rows
         shape = rows.shape if isinstance(rows, Words) else jax.tree.leaves(rows.tree)[0].shape[num_lead : num_lead + 2]
+        is_lockstep = len(storage.head.shape) == num_lead
         self.leaf = leaf
-        self.is_lockstep = len(storage.head.shape) == num_lead
-        self.grid = tuple(shape) if self.is_lockstep else (shape[1], shape[0])
+        self.shape = (*array.shape[:-1], *(shape if is_lockstep else reversed(shape)))
+
+
+class SplitLeaf(NamedTuple):
+    """A leaf of an `OfDevices`: its shape in one buffer with all environments."""
+
+    leaf: Any
+    owner: OfDevices
 
 
 def flatten(state: PyTree) -> dict[str, Any]:
     """Return the leaves of a state by path.
 
     A segment tree counts as one leaf. Rows of a ring give the same leaves in every layout. A `SideBySide` has the paths
-    of a single state.
+    of a single state. Of an `OfDevices`, the leaves are the shapes that one buffer with all environments would have.
     """
     if isinstance(state, SideBySide):
         of_states = [flatten(one) for one in state.states]
         return {name: Stack([leaves[name] for leaves in of_states]) for name in of_states[0]}
     leaves = {}
     for path, node in _nodes(_with_slots(state))[0]:
+        if isinstance(node, OfDevices):
+            inside = flatten(node.like).items()
+            leaves |= {f"{jax.tree_util.keystr(path)}{name}": SplitLeaf(leaf, node) for name, leaf in inside}
+            continue
         inner = jax.tree.leaves_with_path(node.stored_leaves, is_leaf=_is_packed) if _is_rows(node) else [((), node)]
         leaves |= {jax.tree_util.keystr((*path, *inside)) or "(the state)": leaf for inside, leaf in inner}
     return leaves
@@ -143,7 +154,7 @@ def kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
     """Return the kind of one leaf."""
     if isinstance(leaf, Stack):
         return kind(name, leaf.parts[0], (len(leaf.parts),))
-    if isinstance(leaf, SlotLeaf):
+    if isinstance(leaf, SlotLeaf | SplitLeaf):
         return kind(name, leaf.leaf, axes)
     if isinstance(leaf, SegmentTree):
         return f"segment tree of {_spell((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
@@ -165,7 +176,7 @@ def is_number(leaf: Any) -> bool:
 
 def is_key(leaf: Any) -> bool:
     """Return whether a leaf holds PRNG keys."""
-    return not isinstance(leaf, SegmentTree | SlotLeaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return not isinstance(leaf, SegmentTree | SlotLeaf | SplitLeaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def is_numpy(leaf: Any) -> bool:
@@ -173,22 +184,49 @@ def is_numpy(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | PackedLeaf) and not is_key(leaf)
 
 
-def is_first_copy(leaf: Any, device: Device | None) -> bool:
-    """Return whether a device is the first of those that hold the same part of a leaf."""
-    return shards.is_first_copy(_basis(leaf), device)
-
-
 def saved_shape(leaf: Any) -> tuple[int, ...]:
     """Return the shape of the array that is saved for a leaf."""
-    if isinstance(leaf, SlotLeaf):
-        return (*_basis(leaf).shape[:-1], *leaf.grid)
+    if isinstance(leaf, SplitLeaf):
+        return saved_shape(leaf.leaf)
     if isinstance(leaf, SegmentTree):
-        # Leaves are padded to whole rows. A tree that is spread over devices is one tree for each of them.
-        padded = -(-leaf.capacity // leaf.fan_out) * leaf.fan_out
-        return (*leaf.leaves.shape[:-1], leaf.leaves.shape[-1] // padded * leaf.capacity)
+        return (*leaf.leaves.shape[:-1], leaf.capacity)
     if is_number(leaf):
         return ()
     return tuple(jax.eval_shape(jax.random.key_data, leaf).shape if is_key(leaf) else leaf.shape)
+
+
+def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[tuple[int, ...], bool]:
+    """Return where a part begins in the whole leaf, and whether no device before this one has the same part.
+
+    Args:
+        leaf: the whole leaf.
+        part: its part on the device.
+        device: one of this process; None if the leaf is not spread.
+    """
+    shape = saved_shape(part)
+    if isinstance(leaf, SplitLeaf):
+        *lead, number = leaf.owner.place(device)
+        start, whole = [*lead, *[0] * (len(shape) - len(lead))], saved_shape(leaf)
+        # Columns are along the axis that is shorter on one device. What has no columns is the same on all devices.
+        columns = [axis for axis in range(len(lead), len(shape)) if shape[axis] != whole[axis]]
+        for axis in columns:
+            start[axis] = number * shape[axis]
+        return tuple(start), bool(columns) or number == 0
+    array, num_own = _basis(leaf)
+    found = shards.start(array, device) if shards.is_spread(array) else []
+    lead = found[: len(found) - num_own]
+    if any(found[len(lead) :]):
+        raise ValueError("slots are split over devices, but not the environments; wrap the state in `OfDevices`.")
+    return (*lead, *[0] * (len(shape) - len(lead))), shards.is_first_copy(array, device)
+
+
+def _basis(leaf: Any) -> tuple[Any, int]:
+    """Return the array of which a leaf is made, and how many of its last axes are not axes of what is saved."""
+    if isinstance(leaf, SlotLeaf):
+        return _basis(leaf.leaf)[0], 1
+    if isinstance(leaf, SegmentTree):
+        return leaf.leaves, 1
+    return (leaf.rows.arrays[leaf.array], 2) if isinstance(leaf, PackedLeaf) else (leaf, 0)
 
 
 def saved_array(leaf: Any) -> np.ndarray:
@@ -204,32 +242,16 @@ def saved_array(leaf: Any) -> np.ndarray:
 
 def saved_dtype(leaf: Any) -> Any:
     """Return the dtype of the array that is saved for a leaf."""
-    return np.dtype(np.uint32) if is_number(leaf) or is_key(leaf) else _basis_dtype(leaf)
+    if isinstance(leaf, SlotLeaf | SplitLeaf):
+        return saved_dtype(leaf.leaf)
+    if isinstance(leaf, SegmentTree):
+        return leaf.leaves.dtype
+    return np.dtype(np.uint32) if is_number(leaf) or is_key(leaf) else leaf.dtype
 
 
 def key_implementation(leaf: Any) -> str:
     """Return the name of the generator of PRNG keys."""
     return str(jax.random.key_impl(leaf.value() if isinstance(leaf, PackedLeaf) else leaf))
-
-
-def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[int, ...]:
-    """Return where the array that is saved for a part begins in the one that is saved for the whole leaf.
-
-    Args:
-        leaf: the whole leaf.
-        part: its part on the device.
-        device: one of this process.
-    """
-    shape, start = saved_shape(part), shards.start(_basis(leaf), device)
-    if not isinstance(leaf, SlotLeaf | SegmentTree | PackedLeaf):
-        return (*start, *[0] * (len(shape) - len(start)))
-    # One axis of slots, of which each device has a block, is saved as two axes. Along one of them are the columns.
-    axis = len(start) - (2 if isinstance(leaf, PackedLeaf) else 1)
-    block = start[axis] // _basis(part).shape[axis]
-    column = axis + int(isinstance(leaf, PackedLeaf) or (isinstance(leaf, SlotLeaf) and leaf.is_lockstep))
-    saved = [*start[:axis], *[0] * (len(shape) - axis)]
-    saved[column] = block * shape[column]
-    return tuple(saved)
 
 
 def from_saved(like: Any, array: Any, implementation: str | None) -> Any:
@@ -242,19 +264,6 @@ def from_saved(like: Any, array: Any, implementation: str | None) -> Any:
     if isinstance(like, SlotLeaf):
         array = array.reshape(*array.shape[:-2], -1)
     return _tree_of_leaves(array, inner.fan_out) if isinstance(inner, SegmentTree) else array
-
-
-def _basis(leaf: Any) -> Any:
-    """Return the array whose shards show how a leaf is spread over devices."""
-    if isinstance(leaf, SlotLeaf):
-        return _basis(leaf.leaf)
-    if isinstance(leaf, SegmentTree):
-        return leaf.leaves
-    return leaf.rows.arrays[leaf.array] if isinstance(leaf, PackedLeaf) else leaf
-
-
-def _basis_dtype(leaf: Any) -> Any:
-    return leaf.dtype if isinstance(leaf, PackedLeaf) else _basis(leaf).dtype
 
 
 def _tree_of_leaves(leaves: jax.Array, fan_out: int) -> SegmentTree:

@@ -26,17 +26,22 @@ class Part(NamedTuple):
     """The part of a leaf on one device."""
 
     leaf: Any
-    device: Device | None  # None for a leaf that is not spread
+    start: tuple[int, ...] = ()  # where it begins in the whole leaf, along each axis of the array that is saved
+    is_first_copy: bool = True  # whether no device before this one has the same part
+    device: Device | None = None  # None for a leaf that is not spread
 
 
 def leaves_with_parts(state: PyTree) -> dict[str, tuple[Any, list[Part]]]:
     """Return the leaves of a state by path, each with its parts on the devices of this process."""
-    devices = shards.devices(state)
-    of_devices = [saved_leaves.flatten(shards.part(state, device)) for device in devices]
-    return {
-        name: (leaf, [Part(leaves[name], device) for leaves, device in zip(of_devices, devices, strict=True)])
-        for name, leaf in saved_leaves.flatten(state).items()
-    }
+    found = {name: (leaf, []) for name, leaf in saved_leaves.flatten(state).items()}
+    for device in shards.devices(state):
+        for name, part in saved_leaves.flatten(shards.part(state, device)).items():
+            leaf, parts = found[name]
+            if isinstance(leaf, Stack):
+                parts += map(Part, leaf.parts)
+            else:
+                parts.append(Part(part, *saved_leaves.saved_start(leaf, part, device), device))
+    return found
 
 
 def write(file: NewFile, file_name: str, name: str, leaf: Any, parts: Sequence[Part]) -> Record:
@@ -50,7 +55,7 @@ def write(file: NewFile, file_name: str, name: str, leaf: Any, parts: Sequence[P
         file_name: its name.
         name: of the leaf.
         leaf: the whole leaf.
-        parts: of the leaf, on the devices of this process.
+        parts: of the leaf, on the devices of this process. Those of a `Stack` are its own.
     """
     record: Record = {"kind": saved_leaves.kind(name, leaf)}
     first = leaf.parts[0] if isinstance(leaf, Stack) else leaf
@@ -64,14 +69,14 @@ def write(file: NewFile, file_name: str, name: str, leaf: Any, parts: Sequence[P
     if isinstance(leaf, Stack):
         place = _append(file, file_name, leaf.parts)
         return record | {"array": {"dtype": dtype, "shape": [len(leaf.parts), *_listed(first)], **place}}
-    owned = [part for part in parts if saved_leaves.is_first_copy(leaf, part.device)]
+    owned = [part for part in parts if part.is_first_copy]
     if [saved_leaves.saved_shape(part.leaf) for part in owned] == [shape]:
         place = _append(file, file_name, [owned[0].leaf])
         return record | {"array": {"dtype": dtype, "shape": _listed(first), **place}}
     pieces = [
         {
             "file": file_name,
-            "start": list(saved_leaves.saved_start(leaf, *part)),
+            "start": list(part.start),
             "shape": list(saved_leaves.saved_shape(part.leaf)),
             **_append(file, file_name, [part.leaf]),
         }
@@ -123,18 +128,16 @@ def rebuild(name: str, leaf: Any, parts: Sequence[Part], record: Record, arrays:
         arrays: of the checkpoint.
     """
     if "number" in record:
-        return [record["number"]] * len(parts)
-    likes = [Part(like, None) for like in leaf.parts] if isinstance(leaf, Stack) else parts
+        return [record["number"]] * (1 if isinstance(leaf, Stack) else len(parts))
     if "array" not in record:
-        values = [_zeros(like) for like, _ in likes]
+        values = [_zeros(part.leaf) for part in parts]
     else:
-        _require_width(name, likes[0].leaf)
-        shape, regions = _regions(leaf, likes)
-        arrays_of_parts = arrays.read(record["array"], shape, regions)
+        _require_width(name, parts[0].leaf)
+        found = arrays.read(record["array"], *_regions(leaf, parts))
         implementation = record.get("key_implementation")
         values = [
-            saved_leaves.from_saved(like, array.reshape(saved_leaves.saved_shape(like)), implementation)
-            for (like, _), array in zip(likes, arrays_of_parts, strict=True)
+            saved_leaves.from_saved(part.leaf, array.reshape(saved_leaves.saved_shape(part.leaf)), implementation)
+            for part, array in zip(parts, found, strict=True)
         ]
     return [values] if isinstance(leaf, Stack) else values
 
@@ -145,9 +148,7 @@ def _regions(leaf: Any, parts: Sequence[Part]) -> tuple[tuple[int, ...], list[Re
     if isinstance(leaf, Stack):
         starts = [(number, *[0] * len(own)) for number in range(len(parts))]
         return (len(parts), *own), [Region(start, (1, *own), is_numpy) for start in starts]
-    starts = [saved_leaves.saved_start(leaf, *part) for part in parts]
-    regions = [Region(start, own, is_numpy, part.device) for start, part in zip(starts, parts, strict=True)]
-    return saved_leaves.saved_shape(leaf), regions
+    return saved_leaves.saved_shape(leaf), [Region(part.start, own, is_numpy, part.device) for part in parts]
 
 
 def _zeros(like: Any) -> Any:

@@ -10,11 +10,37 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
 from jaxrl_buffers.types import PyTree
 
 Device = Any  # `jax.Device`, which is no type for type checkers
+
+
+class OfDevices:
+    """The state of a buffer whose environments are split over devices: each device has a whole, smaller buffer.
+
+    It is saved like the state of one buffer with all environments. So it is no pytree, but a leaf of one.
+
+    Args:
+        state: the states of all devices. Leaves have an axis of devices, which is split over the mesh.
+        like: shapes of the state of one buffer with all environments.
+        axis: the axis of devices. The axes before it, such as that of seeds, are also in `like`.
+    """
+
+    def __init__(self, state: PyTree, like: PyTree, axis: int = 0):
+        self.state, self.like, self.axis = state, like, axis
+
+    def place(self, device: Device) -> tuple[int, ...]:
+        """Return which entry a device has along the axis of devices, and where it begins along those before it."""
+        return tuple(start(jax.tree.leaves(self.state)[0], device)[: self.axis + 1])
+
+
+def is_of_devices(node: Any) -> bool:
+    """Return whether a node of a state is an `OfDevices`."""
+    return isinstance(node, OfDevices)
 
 
 def is_spread(leaf: Any) -> bool:
@@ -24,16 +50,14 @@ def is_spread(leaf: Any) -> bool:
 
 def is_global(state: PyTree) -> bool:
     """Return whether parts of a state belong to other processes."""
-    spread = (leaf.sharding for leaf in jax.tree.leaves(state) if is_spread(leaf))
-    return any(not sharding.is_fully_addressable for sharding in spread)
+    return any(not leaf.sharding.is_fully_addressable for leaf in _spread_leaves(state))
 
 
 def devices(state: PyTree) -> list[Device | None]:
     """Return the devices of this process that hold parts of a state; `[None]` if the state is not spread."""
-    for leaf in jax.tree.leaves(state):
-        if is_spread(leaf):
-            own = leaf.sharding.addressable_devices
-            return [device for device in leaf.sharding.mesh.devices.flat if device in own]
+    for leaf in _spread_leaves(state):
+        own = leaf.sharding.addressable_devices
+        return [device for device in leaf.sharding.mesh.devices.flat if device in own]
     return [None]
 
 
@@ -47,7 +71,12 @@ def part(state: PyTree, device: Device | None) -> PyTree:
             return jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
         return next(shard.data for shard in leaf.addressable_shards if shard.device == device)
 
-    return jax.tree.map(of_leaf, state)
+    def of_node(node: Any) -> Any:
+        if not isinstance(node, OfDevices):
+            return of_leaf(node)
+        return jax.tree.map(lambda leaf: _without_axis(of_leaf(leaf), node.axis), node.state)
+
+    return jax.tree.map(of_node, state, is_leaf=is_of_devices)
 
 
 def whole(like: PyTree, parts: Sequence[PyTree]) -> PyTree:
@@ -62,7 +91,32 @@ def whole(like: PyTree, parts: Sequence[PyTree]) -> PyTree:
         placed = [jax.device_put(array, device) for array, device in zip(on_devices, own, strict=True)]
         return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, placed)
 
-    return jax.tree.map(of_leaves, like, *parts)
+    def of_nodes(node: Any, *on_devices: Any) -> Any:
+        if not isinstance(node, OfDevices):
+            return of_leaves(node, *on_devices)
+
+        def with_axis(leaf: Any, *parts: Any) -> Any:
+            return of_leaves(leaf, *(jnp.expand_dims(part, node.axis) for part in parts))
+
+        return OfDevices(jax.tree.map(with_axis, node.state, *on_devices), node.like, node.axis)
+
+    return jax.tree.map(of_nodes, like, *parts, is_leaf=is_of_devices)
+
+
+def placed(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Return a value on the devices of a mesh. What is there already stays.
+
+    If some of the devices belong to other processes, all of them must call this, with the same value.
+    """
+    if isinstance(value, jax.Array) and value.sharding == sharding:
+        return value
+    if sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        data = placed(jax.random.key_data(value), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    array = np.asarray(value)
+    return jax.make_array_from_callback(array.shape, sharding, lambda place: array[place])
 
 
 def start(leaf: Any, device: Device | None) -> list[int]:
@@ -79,3 +133,14 @@ def is_first_copy(leaf: Any, device: Device | None) -> bool:
     places = leaf.sharding.devices_indices_map(leaf.shape)
     first = next(other for other in leaf.sharding.mesh.devices.flat if places[other] == places[device])
     return first == device
+
+
+def _spread_leaves(state: PyTree) -> list[Any]:
+    nodes = jax.tree.leaves(state, is_leaf=is_of_devices)
+    leaves = jax.tree.leaves([node.state if isinstance(node, OfDevices) else node for node in nodes])
+    return [leaf for leaf in leaves if is_spread(leaf)]
+
+
+def _without_axis(leaf: Any, axis: int) -> Any:
+    shape = (*leaf.shape[:axis], *leaf.shape[axis + 1 :])
+    return jax.ShapeDtypeStruct(shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.reshape(shape)

@@ -157,7 +157,7 @@ def restore(path: str | os.PathLike[str], like: PyTree, partial: bool = False) -
 
 def restore_with_metadata(
     path: str | os.PathLike[str],
-    like: PyTree,
+    like: PyTree | Callable[[dict[str, Any]], PyTree],
     check: Callable[[dict[str, Any]], None] = lambda metadata: None,
     partial: bool = False,
 ) -> Restored:
@@ -165,20 +165,22 @@ def restore_with_metadata(
 
     Args:
         path: the folder given to `save`.
-        like: a state of the same structure, shapes and dtypes.
+        like: a state of the same structure, shapes and dtypes; or a function that returns it, given the metadata.
         check: called with the metadata before the state is read. It may raise an error to stop here.
         partial: as in `restore`.
     """
 
     def read(step: Path) -> Restored:
         manifest = manifests.read(step)
-        check(manifest["metadata"])
-        wanted = saved_leaves.kinds(like)
+        metadata = manifest["metadata"]
+        check(metadata)
+        state = like(metadata) if callable(like) else like
+        wanted = saved_leaves.kinds(state)
         stored = {name: record["kind"] for name, record in manifest["leaves"].items()}
         _check_same(step, {name: stored[name] for name in stored if name in wanted or not partial}, wanted)
-        return Restored(_read_state(step, manifest, like), manifest["metadata"])
+        return Restored(_read_state(step, manifest, state), metadata)
 
-    return _newest(path, read, _group(like))
+    return _newest(path, read, _group(like({}) if callable(like) else like))
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -7,15 +7,17 @@ and starting them again, is left to launchers such as `srun` and `mpirun`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 import jax
 
 from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import _rendezvous as rendezvous
-from jaxrl_buffers._checks import one_line, require_integer
+from jaxrl_buffers._checks import one_line, require_integer, shown
 
 HEARTBEAT = 10  # seconds after which a silent process counts as dead
 PATIENCE = 60  # seconds in which all processes must have been started
@@ -29,16 +31,38 @@ class Cluster(NamedTuple):
     num_processes: int | None = None
     process_id: int | None = None
 
+    @classmethod
+    def of_arguments(cls, arguments: Sequence[str]) -> Cluster | None:
+        """Return what the command line of a script asks for; None if it asks for a single process.
+
+        Example:
+            >>> Cluster.of_arguments(["--coordinator", "10.0.0.1:4321", "--num-processes=4", "--process-id", "3"])
+            Cluster(coordinator='10.0.0.1:4321', num_processes=4, process_id=3)
+        """
+        given = {name: value_of(arguments, _flag(name)) for name in cls._fields}
+        if "--distributed" in arguments:
+            for name, value in given.items():
+                if value is not None:
+                    raise ValueError(
+                        f"{_flag(name)}: --distributed asks the launcher for it; leave out one of the two."
+                    )
+            return cls()
+        if not any(value is not None for value in given.values()):
+            return None
+        cluster = cls(given["coordinator"], *(_number(name, given[name]) for name in cls._fields[1:]))
+        cluster.check()
+        return cluster
+
     def check(self) -> None:
         """Refuse an incomplete or impossible description."""
-        missing = [f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value is None]
+        missing = [_flag(name) for name, value in self._asdict().items() if value is None]
         if len(missing) == len(self):
             return
         if missing:
             raise ValueError(f"{missing[0]}: is missing; --coordinator, --num-processes and --process-id go together.")
         _address(self.coordinator or "")
-        require_integer("run", "num_processes", self.num_processes, 1)
-        require_integer("run", "process_id", self.process_id, 0, (self.num_processes or 1) - 1)
+        require_integer("Cluster", "num_processes", self.num_processes, 1)
+        require_integer("Cluster", "process_id", self.process_id, 0, (self.num_processes or 1) - 1)
 
 
 def connect(cluster: Cluster, patience: float = PATIENCE) -> None:
@@ -70,6 +94,22 @@ def connect(cluster: Cluster, patience: float = PATIENCE) -> None:
         raise ValueError(f"the processes of the run did not find each other: {one_line(error)}") from None
 
 
+def connect_as_told(arguments: Sequence[str]) -> None:
+    """Make this process one of several, if the command line of a script asks for it; see `connect`.
+
+    If it also gives a number of `--devices`, a CPU counts as as many devices as each process needs for that.
+    """
+    cluster = Cluster.of_arguments(arguments)
+    if cluster is None:
+        return
+    connect(cluster)
+    number, count = _number("devices", value_of(arguments, "--devices")), processes.job().count
+    if number is not None and number % count:
+        raise ValueError(f"--devices: got {number}, expected a multiple of the {count} processes.")
+    if number is not None:
+        jax.config.update("jax_num_cpu_devices", number // count)
+
+
 def leave(code: int) -> NoReturn:
     """End this process with an exit code, when the others end too or do not answer for `LEAVING` seconds."""
     for stream in (sys.stdout, sys.stderr):
@@ -80,27 +120,30 @@ def leave(code: int) -> NoReturn:
     os._exit(code)  # otherwise JAX would wait for the others, and then abort
 
 
+def value_of(arguments: Sequence[str], flag: str) -> str | None:
+    """Return the word that follows a flag on a command line, the last one if there are several."""
+    found = None
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        if argument == flag:
+            found = following
+        elif argument.startswith(f"{flag}="):
+            found = argument.removeprefix(f"{flag}=")
+    return found
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _number(name: str, word: str | None) -> int | None:
+    if word is None or word.isdecimal():
+        return word if word is None else int(word)
+    raise ValueError(f"{_flag(name)}: got {shown(word)}, expected a whole number.")
+
+
 def _address(coordinator: str) -> tuple[str, int]:
     """Return host and port."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ValueError(f"--coordinator: got {coordinator!r}, expected HOST:PORT of process 0, such as 10.0.0.1:4321.")
     return host.strip("[]"), int(port)
-
-
-def require_same(what: dict[str, object]) -> None:
-    """Refuse to go on if processes differ in something that all must have in common.
-
-    Args:
-        what: values that JSON can express, by name.
-    """
-    group = processes.job()
-    values = processes.gather(group, what)
-    for process, other in enumerate(values):
-        names = [name for name in {**values[0], **other} if values[0].get(name) != other.get(name)]
-        if names:
-            both = " and ".join(repr(one.get(names[0])) for one in (values[0], other))
-            raise ValueError(
-                f"process {process} differs from process 0 in {', '.join(names)} ({names[0]}: {both}); start all "
-                "processes with the same command and the same versions."
-            )

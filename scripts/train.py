@@ -13,8 +13,11 @@
 Algorithm and environment come first, unless a file or another run names them. Each pair has a preset, whose values are
 the defaults: `train.py ALGORITHM ENVIRONMENT --help` shows them. `--sampler NAME --help` shows its options.
 
-Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, or are in its agent or its result;
-128 + N stopped by signal N.
+Several processes, on one or more machines, train one run together if each is started with the same command and
+`--distributed`, or `--coordinator HOST:PORT --num-processes P --process-id I`; see docs/guides/many_devices.md.
+
+Exit codes: 0 done; 2 bad input; 3 numbers that are not finite stopped the run, or are in its agent or its result; 4
+another process of the run is gone, so start all again with --resume; 128 + N stopped by signal N.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import shlex
 import shutil
 import signal
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,29 +39,69 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     # in callbacks of JAX, or print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import jax
+
+from jaxrl_buffers import _processes as processes
+from jaxrl_buffers import cluster
+from jaxrl_buffers._checks import one_line
+
+if __name__ == "__main__":
+    try:  # before the packages below are imported, which start to use devices
+        cluster.connect_as_told(sys.argv[1:])
+    except ValueError as error:
+        print(f"train.py: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+
 from algorithms.runs import command_line, compilation_cache, devices, run, summary
 from algorithms.runs.command import Command
 from algorithms.runs.command_options import help_text
 from algorithms.runs.progress_bar import ProgressBar
 from algorithms.runs.watch import NotFinite
-from jaxrl_buffers._checks import one_line
 
-NOT_FINITE = 3  # the exit code
+NOT_FINITE, OTHERS_GONE = 3, 4  # exit codes
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; return its exit code."""
     try:
-        command = command_line.parse(arguments)
+        command = processes.all_or_none(processes.job(), lambda: command_line.parse(arguments))
         if command.explained:
-            print(help_text(command.explained, __doc__ or ""), end="", flush=True)
+            _say(help_text(command.explained, __doc__ or "").removesuffix("\n"))
             return 0
         return _train(command)
     except BrokenPipeError:  # nobody reads what is printed
         return _leave_quietly()
     except (ValueError, OSError) as error:  # the latter from files and from what environments download
-        print(f"train.py: {one_line(error)}", file=sys.stderr)
-        return 2
+        return _refuse(error)
+    except jax.errors.JaxRuntimeError as error:
+        if not processes.is_lost(error):
+            raise
+        return _refuse(error)
+
+
+def _refuse(error: Exception) -> int:
+    """Report an error, only once if all processes know of it; return the exit code."""
+    index = processes.job().index
+    if processes.is_lost(error):
+        line = f"another process of the run is gone ({one_line(error)}); start all again with --resume."
+        print(f"train.py: {line}", file=sys.stderr)
+        return OTHERS_GONE
+    if index and not processes.is_shared(error):
+        print(f"train.py: process {index}: {one_line(error)}", file=sys.stderr)
+    _warn(one_line(error))
+    return 2
+
+
+def _say(text: str) -> None:
+    """Print a text, in the first process."""
+    if not processes.job().index:
+        print(text, flush=True)
+
+
+def _warn(line: str) -> None:
+    """Print a line to standard error, in the first process."""
+    if not processes.job().index:
+        print(f"train.py: {line}", file=sys.stderr)
 
 
 def _begin_again(variables: dict[str, str]) -> None:
@@ -70,7 +114,7 @@ def _train(command: Command) -> int:
     if variables := devices.variables_for(command.settings):
         _begin_again(variables)
     title = f"{command.settings.algorithm} on {command.settings.environment}"
-    with ProgressBar(title) as bar:
+    with ProgressBar(title, is_quiet=processes.job().index > 0) as bar:
         options = run.Options(
             on_chunk=bar.update,
             checkpoint_seconds=command.checkpoint_seconds,
@@ -88,15 +132,15 @@ def _train(command: Command) -> int:
             bar.close()
             for folder in command.run_folders:
                 folder.draw_curve()
-            print(f"train.py: {stop}; {command.folder}", file=sys.stderr)
+            _warn(f"{stop}; {command.folder}")
             return NOT_FINITE
         except run.Interrupted as stop:
             bar.close()
             if not stop.is_unseen:
-                print(f"{stop}; continue with: {_command_line('--resume', str(command.folder))}", flush=True)
+                _say(f"{stop}; continue with: {_command_line('--resume', str(command.folder))}")
             return _leave_quietly(128 + stop.signal_number)
     lines = summary.table(results) if command.is_sweep else summary.line(*results.values())
-    print(f"{title}: {lines}; {command.folder}", flush=True)
+    _say(f"{title}: {lines}; {command.folder}")
     return max(_check_finite(name, result) for name, result in results.items())
 
 
@@ -105,7 +149,7 @@ def _check_finite(point: str, result: dict[str, Any]) -> int:
     if num_nonfinite or not all(map(math.isfinite, result["return_of_seeds"])):
         what = f"{num_nonfinite:,} numbers of the agent" if num_nonfinite else "returns"
         of_point = f" of {point}" if point else ""
-        print(f"train.py: do not use the result{of_point}: {what} are not finite.", file=sys.stderr)
+        _warn(f"do not use the result{of_point}: {what} are not finite.")
         return NOT_FINITE
     return 0
 
@@ -146,5 +190,10 @@ def _leave_quietly(code: int = 128 + 13) -> int:
 if __name__ == "__main__":
     gc.freeze()  # what is imported stays, so it is not searched for garbage again and again while programs are traced
     warnings.formatwarning = lambda message, *_: f"train.py: {one_line(message)}\n"
-    with compilation_cache.kept():
-        sys.exit(main(sys.argv[1:]))
+    code = 1
+    try:
+        with compilation_cache.kept():
+            code = main(sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+    cluster.leave(code)

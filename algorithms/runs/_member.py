@@ -13,6 +13,7 @@ from algorithms.runs.varied import Varied
 from algorithms.training import loop, parallel, structure, train_state
 from algorithms.training.evaluation import evaluate
 from algorithms.training.learning import Buffer
+from algorithms.training.metrics import Sums
 from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent
@@ -91,6 +92,10 @@ class Member:
         stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
         metrics = train_state.read_metrics(state, self.plan)[1]
         return metrics | {f"buffer_{name}": value for name, value in stats.items()}
+
+    def read_sums(self, state: TrainState) -> Sums:
+        """Return the sums of metrics, over all devices that share the member."""
+        return state.sums.across(self.plan.axis)
 
     def forget_metrics(self, state: TrainState) -> TrainState:
         """Set the sums of all metrics to zero."""

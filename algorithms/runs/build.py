@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+
 from algorithms import environments
 from algorithms.agents.optimizers import LinearDecay
 from algorithms.environments import Described, Environment, custom
@@ -100,6 +102,8 @@ def _devices(settings: Settings, experiment: Experiment) -> int:
     try:
         build(dataclasses.replace(settings, plan=dataclasses.replace(experiment.plan, devices=number)))
     except ValueError:
+        if jax.process_count() > 1:  # one device would leave processes without work
+            raise
         return 1
     return number
 

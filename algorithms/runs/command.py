@@ -29,6 +29,11 @@ class Command(NamedTuple):
     cores: int | None = None
     sweep: dict[str, list[Any]] | None = None  # values by the names of settings
     total_steps: int | None = None  # a new budget of a run that is resumed
+    devices: int | None = None  # a new number of devices of a run that is resumed
+    distributed: bool = False  # this and the next three are obeyed before the command is parsed; see `cluster`
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
     explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
 
     @property
@@ -54,9 +59,10 @@ class Command(NamedTuple):
         if self.sweep is not None:
             return sweeps.start(self.settings, self.sweep, self.folder, options)
         if self.resume is not None:
-            resume = sweeps.resume if self.is_sweep else run.resume
-            result = resume(self.resume, options, self.fresh_environments, self.total_steps)
-            return result if self.is_sweep else {"": result}
+            changes = self.fresh_environments, self.total_steps
+            if self.is_sweep:
+                return sweeps.resume(self.resume, options, *changes)
+            return {"": run.resume(self.resume, options, *changes, self.devices)}
         if self.fork is not None:
             return {"": run.fork(self.fork, self.settings, self.folder, options)}
         return {"": run.start(self.settings, self.folder, options, self.start_from)}

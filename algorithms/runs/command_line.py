@@ -8,6 +8,7 @@ the plan and of `Settings` have no prefix. Options of other components begin wit
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 import re
@@ -246,7 +247,7 @@ def _nearest(name: str, options: Mapping[str, Option]) -> str:
 
 
 def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:
-    known = options_of_run() | {"total_steps": Option.of_field(Plan, "total_steps")}
+    known = options_of_run() | {name: Option.of_field(Plan, name) for name in ("total_steps", "devices")}
     others = [*names, *(_flag(name) for name in given if name not in OF_RESUME)]
     if others:
         raise ValueError(
@@ -254,7 +255,10 @@ def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:
             "config.json."
         )
     values = {name: known[name].read(words) for name, words in given.items()}
-    return Command(run_folders(values["resume"])[0].settings(), **values)
+    settings = run_folders(values["resume"])[0].settings()
+    if "devices" in values:
+        settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, devices=values["devices"]))
+    return Command(settings, **values)
 
 
 def _flag(option: str) -> str:

@@ -26,9 +26,9 @@ OF_RUN = {
     "{name: ..., config: {...}}.",
     "out": "The folder of the new run, which must not exist; by default runs/ALGORITHM_ENVIRONMENT_seedSEED.",
     "resume": "The folder of a run to continue, exactly as if it had not stopped. Beside it only --total-steps, "
-    "--fresh-environments, --checkpoint-seconds, --final-episodes, --log, --max-time, --stop-at-return and --cores "
-    "may be given. --total-steps is a new budget of the whole run, also of a finished one; annealed "
-    "learning rates then follow the line over the new budget.",
+    "--devices, --fresh-environments, --checkpoint-seconds, --final-episodes, --log, --max-time, --stop-at-return, "
+    "--cores and those of processes may be given. --total-steps is a new budget of the whole run, also of a finished "
+    "one; annealed learning rates then follow the line over the new budget.",
     "fork": "The folder of a run whose agent and buffer the new run in --out takes over. Settings are those of that "
     "run unless given, and may change as long as the shapes of its state stay the same. Steps are counted on, so "
     "--total-steps includes those of that run. Episodes begin anew.",
@@ -52,13 +52,19 @@ OF_RUN = {
     "is at least this.",
     "cores": "How many seeds run at a time on a CPU; all cores that the process may use unless given. The results are "
     "the same.",
+    "distributed": "Train with all processes that a launcher such as srun has started. Give all of them this command.",
+    "coordinator": "HOST:PORT of process 0, if no launcher tells it. Start every process with the same command, "
+    "except --process-id.",
+    "num_processes": "How many processes train together; with --coordinator.",
+    "process_id": "Which of them this one is, counted from 0; with --coordinator.",
 }
 KINDS: dict[str, type] = {
     "sweep": str,
     **{"fresh_environments": bool, "checkpoint_seconds": float, "final_episodes": int, "log": str},
     **{"max_time": float, "stop_at_return": float, "cores": int},
+    **{"distributed": bool, "coordinator": str, "num_processes": int, "process_id": int},
 }
-OF_RESUME = ("resume", "total_steps", *(name for name in KINDS if name != "sweep"))
+OF_RESUME = ("resume", "total_steps", "devices", *(name for name in KINDS if name != "sweep"))
 REPEATED = ("log", "sweep")  # options that may be given several times, each with one or more values
 ENV = "env."  # prefix of options of the environment's constructor, whose names are not known beforehand
 OF_ENV = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 
@@ -9,7 +10,7 @@ import jax
 
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import num_cores
-from algorithms.training.plan import Plan
+from algorithms.training.plan import Plan, Suggested
 
 NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # JAX reads it when it starts, which is when gymnax is imported
 
@@ -19,7 +20,7 @@ def devices_for(plan: Plan, num_seeds: int) -> int:
 
     Seeds are split over devices first, because seeds need nothing from each other.
     """
-    if jax.default_backend() == "cpu":
+    if jax.default_backend() == "cpu" and jax.process_count() == 1:
         return 1
     most = jax.device_count() // math.gcd(num_seeds, jax.device_count())
     return math.gcd(plan.num_envs, plan.mini_batch_size, most)
@@ -28,10 +29,36 @@ def devices_for(plan: Plan, num_seeds: int) -> int:
 def variables_for(settings: Settings) -> dict[str, str]:
     """Return the environment variables with which a CPU counts as enough devices for a run.
 
-    They are empty if there are enough devices, or if the user has set how many there are.
+    They are empty if there are enough devices, if the user has set how many there are, or if several processes train
+    the run, which have set it before they met.
     """
     devices = settings.plan.devices
     num_groups = math.gcd(settings.num_seeds, max(num_cores() // devices, 1))
     is_enough = devices == 1 or jax.default_backend() != "cpu" or jax.device_count() >= devices * num_groups
-    is_set = NUM_CPU_DEVICES in os.environ or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    is_set = (
+        jax.process_count() > 1
+        or NUM_CPU_DEVICES in os.environ
+        or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    )
     return {} if is_enough or is_set else {NUM_CPU_DEVICES: str(devices * num_groups)}
+
+
+def check(settings: Settings) -> None:
+    """Refuse numbers of devices and seeds that would leave a process without anything to do."""
+    num_processes, there = jax.process_count(), jax.device_count()
+    if num_processes == 1:
+        return
+    used = settings.plan.devices * math.gcd(settings.num_seeds, max(there // settings.plan.devices, 1))
+    if used != there:
+        raise ValueError(
+            f"plan.devices: got {settings.plan.devices}, but {num_processes} processes have {there} devices in all, "
+            f"and must use all of them; give --devices {there}, and as many --num-envs or a multiple."
+        )
+
+
+def for_sweep(settings: Settings) -> Settings:
+    """Return the settings of a sweep. Its runs may be on different devices, but none of them is split."""
+    is_suggested = isinstance(settings.plan.devices, Suggested)
+    if (settings.plan.devices > 1 and not is_suggested) or jax.process_count() > 1:
+        raise ValueError("--sweep: runs side by side have one device each, in one process; start separate runs.")
+    return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, devices=1))

@@ -21,7 +21,7 @@ _MEMORY = Path("/proc/meminfo")
 
 
 def num_bytes(state: PyTree) -> int:
-    """Return the size in bytes of a state, or of the shapes of one, on each device; a CPU counts as one device."""
+    """Return the size in bytes of a state, or of its shapes, on each device. The CPU of a process counts as one."""
     return sum(_num_elements(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
@@ -31,8 +31,7 @@ def _num_elements(leaf: Any) -> int:
         return leaf.size
     if jax.default_backend() != "cpu":
         return math.prod(sharding.shard_shape(leaf.shape))
-    copies = sharding.num_devices * math.prod(sharding.shard_shape(leaf.shape))
-    return copies
+    return len(sharding.addressable_devices) * math.prod(sharding.shard_shape(leaf.shape))
 
 
 def check(state: PyTree) -> None:
@@ -62,7 +61,7 @@ def explained() -> Generator[None]:
 
 def available() -> int | None:
     """Return how many bytes are free on the default device; None if this is not known."""
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     known = [free for free in (_free_of_machine(), *_free_of_cgroups()) if free is not None]

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from algorithms.runs.saved_states import SavedStates
 from algorithms.training import parallel
+from algorithms.training.plan import AXIS
+from jaxrl_buffers import _shards as shards
 from jaxrl_buffers.types import PyTree
 
 
@@ -60,11 +64,22 @@ class OnDevices:
 
     def gathered(self, values: Any) -> PyTree:
         """Fetch them from the first device of each group."""
-        return self._members.gathered(values)
+        return self._members.gathered(jax.tree.map(_fetched, values))
 
     def apart(self, states: Any, size: int) -> Iterable[Any]:
         """Cut the axis of members."""
         return self._members.apart(states, size)
+
+    def saved_states(self, function: Callable[..., Any], own: Any, like: Any) -> SavedStates:
+        """Return how the states of all members are saved.
+
+        Args:
+            function: returns the state of a member that has one device for itself.
+            own: the values of all members.
+            like: shapes of the states of all members.
+        """
+        axis = 1 if parallel.SEEDS in self._mesh.axis_names else 0
+        return SavedStates(like, self._members.shapes(function, own), self._mesh.shape[AXIS], axis)
 
     def joined(self, groups: list[Any], size: int) -> Any:
         """Put the groups one after the other along the axis of members."""
@@ -72,4 +87,11 @@ class OnDevices:
 
     def _placed(self, values: PyTree) -> PyTree:
         """Return values on the devices that need them; what is there already, such as after a program, stays."""
-        return jax.device_put(values, parallel.shardings(self._mesh, values))
+        return jax.tree.map(shards.placed, values, parallel.shardings(self._mesh, values))
+
+
+def _fetched(value: Any) -> Any:
+    """Return a value that this process can read. Parts of it may be on devices of other processes."""
+    if not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated:
+        return value
+    return multihost_utils.process_allgather(value, tiled=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from algorithms.runs import logs
 from algorithms.training.plan import MAX_EPISODES
+from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import config
 from jaxrl_buffers._checks import require_integer, require_number
 
@@ -45,6 +46,8 @@ def _warn(line: str) -> None:
 class Options(NamedTuple):
     """Options of a run that do not change its outcome.
 
+    If several processes train a run together, the functions are called in process 0, except `on_signal`.
+
     Args:
         on_chunk: called before the first chunk, between chunks, and before the last evaluation. A `BrokenPipeError`,
             from printing where nobody reads, stops the run as SIGTERM does.
@@ -76,6 +79,12 @@ class Options(NamedTuple):
     max_time: float | None = None
     stop_at_return: float | None = None
     cores: int | None = None
+
+    def of_process(self) -> Options:
+        """Return the options with which this process trains. Only the first of several reports and decides."""
+        if not processes.job().index:
+            return self
+        return Options(on_signal=self.on_signal, final_episodes=self.final_episodes, cores=self.cores)
 
 
 class Kept(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +17,12 @@ from algorithms.runs import data_set
 from algorithms.runs._member import Member, Own
 from algorithms.runs.build import Experiment, build
 from algorithms.runs.host_loop import HostLoop
+from algorithms.runs.on_devices import OnDevices
+from algorithms.runs.saved_states import SavedStates
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import Alone, InOneProgram, Way, way_for
 from algorithms.runs.varied import Varied
+from algorithms.training.metrics import Sums
 from algorithms.training.train_state import TrainState
 from jaxrl_buffers.types import PyTree
 
@@ -26,18 +30,23 @@ from jaxrl_buffers.types import PyTree
 class Programs(NamedTuple):
     """The parts of a run that step and learn, each for all seeds at once."""
 
-    shapes: Callable[[], TrainState]  # of the state that `init` returns
+    saved: SavedStates  # the shapes of states, and the form in which states are saved
     init: Callable[..., TrainState]  # takes the agent of another run, if there is one
     begin_anew: Callable[[TrainState], TrainState]
     adopt: Callable[[PyTree, PyTree, int], TrainState]  # agent and buffer of another run
     run: Callable[..., Callable[[TrainState], TrainState]]  # compiled for a number of iterations of a phase
     read_metrics: Callable[[TrainState], tuple[TrainState, PyTree]]  # with statistics of the buffer
     evaluate: Callable[[Any, int, int], PyTree]  # with the number of the test and of its episodes
+    read_sums: Callable[[TrainState], Sums] = lambda state: state.sums  # of metrics, on all devices together
     split: Callable[[TrainState], Iterable[TrainState]] = lambda state: [state]  # into the states of a sweep's points
     join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # the opposite of `split`
     goal: Goal | None = None  # of the environment
     keeps_episodes: bool = True  # whether the state holds the environments, too
     end: Callable[[], None] = lambda: None  # ends what is left running
+
+    def shapes(self) -> Any:
+        """Return the shapes of the state that `init` returns."""
+        return self.saved.like
 
     def close(self) -> None:
         """End what is left running."""
@@ -67,7 +76,9 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
     own = _own_values(points, varied)
     if not isinstance(env, Environment):
         return _on_host(points[0], experiments[0], own)
-    return _in_program(points, Member(varied, env, plan), own, way_for(len(own.key_train), cores, plan.devices))
+    way = way_for(len(own.key_train), cores, plan.devices)
+    programs = _in_program(points, Member(varied, env, plan), own, way)
+    return _of_devices(programs, Member(varied, env, plan), own, way) if isinstance(way, OnDevices) else programs
 
 
 def _own_values(points: Sequence[Settings], varied: Varied) -> Own:
@@ -107,7 +118,7 @@ def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) 
         return forgotten(state), metrics
 
     return Programs(
-        shapes=lambda: like,
+        saved=SavedStates.of_one_device(like),
         init=init,
         begin_anew=lambda state: begun_anew(own, state),
         adopt=lambda agent, buffer, iteration: adopted(own, agent, buffer, np.int32(iteration)),
@@ -117,6 +128,16 @@ def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) 
         split=lambda state: way.apart(state, num_seeds),
         join=lambda states: way.joined(states, num_seeds),
         goal=member.env.goal,
+    )
+
+
+def _of_devices(programs: Programs, member: Member, own: Own, way: OnDevices) -> Programs:
+    """Return programs that save and read states which are spread over devices."""
+    alone = dataclasses.replace(member, plan=dataclasses.replace(member.plan, devices=1))
+    summed = way.compiled(member.read_sums)
+    return programs._replace(
+        saved=way.saved_states(alone.begin, way.split(own), programs.shapes()),
+        read_sums=lambda state: way.gathered(summed(state)),
     )
 
 
@@ -150,7 +171,7 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
         return way.gathered(host.evaluate(agent_state, key_of_test(own.key_test, np.int32(number)), num_episodes))
 
     return Programs(
-        shapes=lambda: host.shapes(own.key_train),
+        saved=SavedStates.of_one_device(host.shapes(own.key_train)),
         init=init,
         begin_anew=host.begin_anew,
         adopt=lambda agent, buffer, iteration: host.adopt(own.key_train, agent, buffer, iteration),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from algorithms.runs import memory_need
 from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.saved_states import SavedStates
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import Members, shapes_of_all
 from algorithms.training.plan import Plan
@@ -93,18 +94,18 @@ def read_agent(origin: RunFolder, like_origin: TrainState, like: TrainState) -> 
                 f"the agent of {origin.path} cannot go on here: it has {stored.get(name, 'nothing')} for {name}, and "
                 f"{wanted.get(name, 'nothing')} is needed; networks, wrappers and the number of seeds must be the same."
             )
-    return origin.restore(_agent_only(like), partial=True)[0].agent
+    return origin.restore(_only(like, "agent"), partial=True)[0].agent
 
 
-def _agent_only(like: Any) -> Any:
+def _only(like: Any, *names: str) -> Any:
+    """Return shapes of a state of which only some fields are read."""
     if isinstance(like, Members):
-        return Members(tuple(map(_agent_only, like.states)))
-    nothing: Any = ()
-    return TrainState(like.agent, *[nothing] * (len(TrainState._fields) - 1))
+        return Members(tuple(_only(state, *names) for state in like.states))
+    return TrainState(*(getattr(like, name) if name in names else () for name in TrainState._fields))  # pyright: ignore[reportArgumentType]
 
 
 def read_origin(
-    origin: RunFolder, settings: Settings, like_origin: TrainState, like: TrainState
+    origin: RunFolder, settings: Settings, like_origin: TrainState, saved_states: SavedStates
 ) -> tuple[PyTree, PyTree, Progress]:
     """Return the agent, the buffer and the progress of another run, as a run of the new settings needs them.
 
@@ -112,10 +113,10 @@ def read_origin(
         origin: the other run.
         settings: of the new run.
         like_origin: shapes of the other run's state.
-        like: shapes of the new run's state.
+        saved_states: how the new run's states are saved.
     """
     memory_need.check(like_origin)
-    both = map(shapes_of_all, (like_origin, like))
+    both = map(shapes_of_all, (like_origin, saved_states.whole))
     stored, wanted = (saved_leaves.kinds({"agent": one.agent, "buffer": one.buffer}) for one in both)
     for name in {**stored, **wanted}:
         if stored.get(name) != wanted.get(name):
@@ -124,8 +125,8 @@ def read_origin(
                 f"a fork of {origin.path} cannot change {changed} like this: its state has "
                 f"{stored.get(name, 'nothing')} for {name}, and the new settings need {wanted.get(name, 'nothing')}."
             )
-    state, saved = origin.restore(like_origin)
-    progress = Progress.of(saved)
+    packed, saved = origin.restore(_only(saved_states.pack(saved_states.like), "agent", "buffer"), partial=True)
+    state, progress = saved_states.unpack(packed), Progress.of(saved)
     return state.agent, state.buffer, progress._replace(iteration=_iteration(origin, settings.plan, progress))
 
 

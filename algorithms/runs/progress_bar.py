@@ -31,12 +31,14 @@ class ProgressBar:
 
     Args:
         title: what is being trained.
+        is_quiet: show no progress, such as in all processes of a run but the first.
     """
 
-    def __init__(self, title: str):
+    def __init__(self, title: str, is_quiet: bool = False):
         self._title = title
-        self._console, self._has_bar = for_bars()
-        self._has_lines = not self._has_bar or not _is_terminal(sys.stdout)
+        self._console, has_bar = for_bars()
+        self._has_bar = has_bar and not is_quiet
+        self._has_lines = not is_quiet and (not self._has_bar or not _is_terminal(sys.stdout))
         is_wide = self._console.width >= WIDE
         bar = [TextColumn(escape(title)), BarColumn()] if is_wide else []
         columns = [SpinnerColumn("line"), *bar, _Figures(is_wide)]

@@ -10,22 +10,25 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from algorithms.runs import logs, memory_need
+from algorithms.runs import devices, logs, memory_need
+from algorithms.runs.agreement import require_same
 from algorithms.runs.build import complete
 from algorithms.runs.options import Interrupted as Interrupted
 from algorithms.runs.options import Kept, Options
-from algorithms.runs.programs import compile_programs
+from algorithms.runs.programs import Programs, compile_programs
 from algorithms.runs.progress import Progress, check_total, read_agent, read_origin
 from algorithms.runs.run_folder import RunFolder
+from algorithms.runs.saved_states import SavedStates
 from algorithms.runs.session import guarded, train
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.training.train_state import TrainState
+from jaxrl_buffers import _processes as processes
 
 
 def start(
@@ -49,21 +52,20 @@ def start(
         ValueError: also when there is not enough memory.
     """
     kept = kept_options(options._asdict())
+    options = options.of_process()
     run_folder = RunFolder(folder)
     run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
-        settings = complete(settings)  # refuses what is wrong before anything is written
-        programs = compile_programs(settings, options.cores)
-        like = programs.shapes()
-        memory_need.check(like)
-        state = None
+        # Refuse what is wrong before anything is written.
+        settings, programs = _prepared("start", run_folder, lambda: complete(settings), options, kept)
+        like, state = programs.shapes(), None
         if start_from is None:
             run_folder.create(settings, kept._asdict())
         else:
             origin = RunFolder(start_from)
             state = programs.init(read_agent(origin, _shapes(origin.settings()), like))
             begun = {**kept._asdict(), "started_from": str(origin.path.absolute())}
-            run_folder.create(settings, begun, (state, Progress()._asdict()))
+            run_folder.create(settings, begun, (programs.saved.pack(state), Progress()._asdict()))
         with run_folder.lock(), contextlib.closing(programs):
             return train([(settings, run_folder)], programs, state, Progress(), options, kept, stops)[0]
 
@@ -73,6 +75,7 @@ def resume(
     options: Options = Options(),
     fresh_environments: bool = False,
     total_steps: int | None = None,
+    num_devices: int | None = None,
 ) -> dict[str, Any]:
     """Continue the run in a folder from its checkpoint, as if it had never stopped, and return the result.
 
@@ -86,6 +89,8 @@ def resume(
         total_steps: a new budget, also for a finished run: all environment steps, at least those that were made.
             Evaluations come at the same steps as if this had been the budget from the beginning; the one at the old end
             stays. Annealed learning rates follow the line over the new budget from here on.
+        num_devices: how many devices share each seed from now on; by default as many as before, or all devices of all
+            processes if there are several processes.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
@@ -93,20 +98,21 @@ def resume(
         ValueError: also when another process writes to the folder, when its checkpoint is gone or damaged, or when
             there is not enough memory.
     """
-    run_folder = RunFolder(folder)
+    run_folder, options = RunFolder(folder), options.of_process()
     with run_folder.lock(), guarded(options) as stops:
         settings = run_folder.settings()
         kept = kept_options(run_folder.options(), options._asdict())
         run_folder.metrics()  # refuses metrics that could not be drawn at the end
-        if total_steps is not None:
-            settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=total_steps))
-        programs = compile_programs(settings, options.cores)
-        like = programs.shapes()
-        memory_need.check(like)
+        if num_devices is None and processes.job().count > 1:
+            num_devices = jax.device_count()
+        changes = {"total_steps": total_steps, "devices": num_devices}
+        given = {name: value for name, value in changes.items() if value is not None}
+        settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, **given))
+        settings, programs = _prepared("resume", run_folder, lambda: settings, options, kept)
         state, progress = None, Progress()
         if run_folder.has_checkpoint:
-            state, saved = run_folder.restore(like, furthest=True)
-            progress = Progress.of(saved)
+            packed, saved = run_folder.restore(programs.saved.shapes, furthest=True)
+            state, progress = programs.saved.unpack(packed), Progress.of(saved)
         go_on(run_folder, settings, progress, options, kept)
         with contextlib.closing(programs):
             begins_anew = fresh_environments or not programs.keeps_episodes
@@ -152,14 +158,15 @@ def fork(
     origin, run_folder = RunFolder(source), RunFolder(folder)
     run_folder.require_new()
     kept = kept_options(origin.options(), options._asdict())
+    options = options.of_process()
     with guarded(options) as stops:
-        settings = complete(settings)
-        programs = compile_programs(settings, options.cores)
-        agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), _shapes(settings))
+        settings, programs = _prepared("fork", run_folder, lambda: complete(settings), options, kept)
+        agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), programs.saved)
         with contextlib.closing(programs):
             state = programs.adopt(agent, buffer, progress.iteration)
             forked_from = {"run": str(origin.path.absolute()), "steps": progress.steps(settings.plan)}
-            run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, (state, progress._asdict()))
+            begun = programs.saved.pack(state), progress._asdict()
+            run_folder.create(settings, {**kept._asdict(), "forked_from": forked_from}, begun)
             with run_folder.lock():
                 return train([(settings, run_folder)], programs, state, progress, options, kept, stops)[0]
 
@@ -168,8 +175,38 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
     """Return the last finite state that a run has saved; leaves are `[S, ...]`, even for one seed."""
     run_folder = RunFolder(folder)
     settings = run_folder.settings()
-    state, _ = run_folder.restore(shapes_of_all(_shapes(settings)))
+    like = shapes_of_all(_shapes(settings))
+    saved = SavedStates(like, like, axis=int(settings.num_seeds > 1))
+    state = saved.unpack(run_folder.restore(saved.shapes)[0])
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
+
+
+def _prepared(
+    command: str, folder: RunFolder, read: Callable[[], Settings], options: Options, kept: Kept
+) -> tuple[Settings, Programs]:
+    """Return the settings of a run and its programs.
+
+    Refuse what is wrong or too large, and settings that are not the same in all processes that train the run.
+
+    Args:
+        command: what is done with the run.
+        folder: of the run.
+        read: returns the settings.
+        options: what does not change the outcome.
+        kept: the options that stay with the run.
+    """
+    job = processes.job()
+    settings = processes.all_or_none(job, read)
+    others = {"command": command, "folder": str(folder.path), "final_episodes": kept.final_episodes}
+    require_same(others | settings.to_dict())
+
+    def compiled() -> Programs:
+        devices.check(settings)
+        programs = compile_programs(settings, options.cores)
+        memory_need.check(programs.shapes())
+        return programs
+
+    return settings, processes.all_or_none(job, compiled)
 
 
 def kept_options(*given: Mapping[str, Any]) -> Kept:
@@ -180,4 +217,6 @@ def kept_options(*given: Mapping[str, Any]) -> Kept:
 
 
 def _shapes(settings: Settings) -> TrainState:
-    return compile_programs(settings).shapes()
+    """Return the shapes of the state of a run, as if one device had everything."""
+    plan = dataclasses.replace(settings.plan, devices=1)
+    return compile_programs(dataclasses.replace(settings, plan=plan)).shapes()

@@ -16,7 +16,11 @@ priorities.png  how likely the stored starts are drawn; written by scripts/plot.
 ages.png        how old the drawn samples are; written by scripts/plot.py
 
 Whatever a run needs to continue is on the disk before other files rely on it. A power cut loses only what was done
-since the last checkpoint. Only one process may write to the folder; any number may read.
+since the last checkpoint. Only one run at a time may write to the folder; anybody may read.
+
+If several processes train one run together, process 0 makes and changes all files but the parts of checkpoints that
+belong to the devices of other processes. Methods that change files are called by all processes, which go on when the
+change is made, or all raise an error.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +38,21 @@ from algorithms.runs import lock as run_lock
 from algorithms.runs import old_settings, own_environment, plotting
 from algorithms.runs.build import build
 from algorithms.runs.files import explain_missing, parse_json, read_text
-from algorithms.runs.metrics_file import MetricsFile, plain, read_result
+from algorithms.runs.metrics_file import plain, read_result
+from algorithms.runs.run_paths import RunPaths
 from algorithms.runs.settings import Settings, differing, require_keys
 from jaxrl_buffers import _durable as durable
+from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import checkpoint
 from jaxrl_buffers.types import PyTree
 
 
-class RunFolder:
+class RunFolder(RunPaths):
     """Reads and writes the files of one run.
 
     Args:
         path: the folder.
     """
-
-    def __init__(self, path: str | os.PathLike[str]):
-        self.path: Path = Path(path)
 
     def create(
         self,
@@ -64,22 +67,28 @@ class RunFolder:
             options: what does not change the outcome.
             begun: the state and the progress to continue from; None to begin from scratch.
         """
-        self.require_new()
         aside = RunFolder(self.path.with_name(f".{self.path.name}.new"))
-        try:
-            durable.make_folder(aside.path.absolute())
-            with run_lock.lock(aside.path):
+        kept = own_environment.keep(settings.environment, self.path)
+        with contextlib.ExitStack() as stack:
+
+            def make() -> None:
+                durable.make_folder(aside.path.absolute())
+                stack.enter_context(run_lock.lock(aside.path))
                 durable.remove_folder(aside._checkpoint)  # a killed process may have left it
+
+            try:
+                self.require_new()
+                processes.on_first(processes.job(), make)
                 aside.change_settings(settings)
-                kept = own_environment.keep(settings.environment, self.path)
                 aside.change_options({**(options or {}), **kept})
                 if begun is not None:
                     aside.save(begun[0], settings, begun[1])
-                durable.rename(aside.path, self.path)
-        except OSError as error:
-            durable.remove_folder(aside.path)
-            raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
+                processes.on_first(processes.job(), lambda: durable.rename(aside.path, self.path))
+            except OSError as error:
+                durable.remove_folder(aside.path)
+                raise ValueError(f"{self.path} cannot be written ({error.strerror}); choose another folder.") from None
 
+    @processes.by_first
     def require_new(self) -> None:
         """Refuse a folder that exists, or that clearly cannot be made."""
         if self.path.exists():
@@ -93,12 +102,20 @@ class RunFolder:
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from writing to the folder; raise `ValueError` if one does."""
         self._require_settings()
-        return run_lock.lock(self.path)
+        return self._locked()
 
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        with contextlib.ExitStack() as stack:
+            processes.on_first(processes.job(), lambda: stack.enter_context(run_lock.lock(self.path)))
+            yield
+
+    @processes.by_first
     def change_settings(self, settings: Settings) -> None:
         """Write the settings of the run."""
         durable.write_text(self._config, json.dumps(settings.to_dict(), indent=2) + "\n")
 
+    @processes.by_first
     def change_options(self, options: Mapping[str, Any]) -> None:
         """Write what does not change the outcome."""
         durable.write_text(self._options, json.dumps(dict(options), indent=2) + "\n")
@@ -130,9 +147,14 @@ class RunFolder:
 
         A state whose agent is not finite is saved in another folder, so that the last finite state stays.
         """
-        self._metrics.sync()  # a run that continues from here does not write these lines again
+        # A run that continues from here does not write these lines again.
+        processes.on_first(processes.job(), self._metrics.sync)
         where = self._checkpoint if is_finite else self._nonfinite_checkpoint
         checkpoint.save(where, state, metadata={**progress, "settings": settings.to_dict()})
+        self._mark_saved()
+
+    @processes.by_first
+    def _mark_saved(self) -> None:
         if not self._saved.exists():
             durable.write_text(self._saved, "")
 
@@ -152,11 +174,13 @@ class RunFolder:
             )
         return False
 
-    def restore(self, like: PyTree, furthest: bool = False, partial: bool = False) -> tuple[PyTree, dict[str, Any]]:
+    def restore(
+        self, like: PyTree | Callable[[dict[str, Any]], PyTree], furthest: bool = False, partial: bool = False
+    ) -> tuple[PyTree, dict[str, Any]]:
         """Return the state and the progress of the checkpoint; its settings must be those in the folder.
 
         Args:
-            like: shapes and dtypes of the state.
+            like: shapes and dtypes of the state, or a function that returns them, given the checkpoint's metadata.
             furthest: take the last state even if its agent is not finite. Otherwise prefer the last finite state.
             partial: read only the leaves of `like`.
         """
@@ -176,6 +200,7 @@ class RunFolder:
             found |= {step: metadata["iteration"] for step, metadata in checkpoint.metadata_of_steps(path).items()}
         return found
 
+    @processes.by_first
     def go_back(self, iteration: int) -> None:
         """Forget states that were saved after an iteration."""
         for step, saved in self.saved_iterations().items():
@@ -190,6 +215,7 @@ class RunFolder:
         saved = [path for path in (self._checkpoint, self._nonfinite_checkpoint) if _is_saved(path)]
         return max(saved, key=_iteration) if furthest else saved[0]
 
+    @processes.by_first
     def append(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Add a line of metrics, and return it as it will be read; numbers that are not finite become null."""
         return self._metrics.append(metrics)
@@ -198,10 +224,12 @@ class RunFolder:
         """Return the lines of metrics, except those at the end that a killed run or a power cut left unreadable."""
         return self._metrics.lines()
 
+    @processes.by_first
     def keep_metrics(self, steps: int, updates: float = math.inf) -> None:
         """Drop lines that a killed run wrote after its last checkpoint, which has so many steps and updates."""
         self._metrics.keep(steps, updates)
 
+    @processes.by_first
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result."""
         durable.write_text(self._result, json.dumps(plain(result), indent=2) + "\n")
@@ -210,26 +238,12 @@ class RunFolder:
         """Return the result; None before there is one."""
         return read_result(self._result) if self._result.exists() else None
 
+    @processes.by_first
     def draw_curve(self) -> None:
         """Draw the learning curve of the evaluations so far; do nothing without matplotlib."""
         if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):
             settings = self.settings()
             plotting.draw_curve(metrics, f"{settings.algorithm} on {settings.environment}", self.curve)
-
-    @property
-    def curve(self) -> Path:
-        """Where the learning curve is drawn."""
-        return self.path / "curve.png"
-
-    @property
-    def priorities(self) -> Path:
-        """Where the histogram of priorities is drawn."""
-        return self.path / "priorities.png"
-
-    @property
-    def ages(self) -> Path:
-        """Where the distribution of the samples' ages is drawn."""
-        return self.path / "ages.png"
 
     def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:
         """Return the names of settings whose values differ from those of this run."""
@@ -238,10 +252,10 @@ class RunFolder:
         return differing(*(json.loads(json.dumps(one.to_dict())) for one in (settings, self.settings())))
 
     def _check_same(self, metadata: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of other settings; only the length of the run may differ."""
+        """Refuse a checkpoint of other settings; only the length of the run and its devices may differ."""
         saved = metadata.get("settings", {})
         changed = self.changed_settings(saved) if saved else []
-        names = [name for name in changed if name != "plan.total_steps"]
+        names = [name for name in changed if name not in ("plan.total_steps", "plan.devices")]
         if names:
             raise ValueError(
                 f"the checkpoint in {self.path} was saved with other settings: {', '.join(names)}; "
@@ -251,34 +265,6 @@ class RunFolder:
     def _require_settings(self) -> None:
         if not self._config.is_file():
             raise ValueError(f"{self.path} is not the folder of a run: {explain_missing(self._config)}")
-
-    @property
-    def _config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def _options(self) -> Path:
-        return self.path / "options.json"
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self.path / "checkpoint"
-
-    @property
-    def _nonfinite_checkpoint(self) -> Path:
-        return self.path / "checkpoint_nonfinite"
-
-    @property
-    def _metrics(self) -> MetricsFile:
-        return MetricsFile(self.path / "metrics.jsonl")
-
-    @property
-    def _saved(self) -> Path:
-        return self.path / "saved"
-
-    @property
-    def _result(self) -> Path:
-        return self.path / "result.json"
 
 
 def _is_saved(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """The training loop of the host: chunk by chunk, with evaluations, checkpoints, logs and signals between them.
 
-It trains one run, or the runs of a sweep side by side.
+It trains one run, or the runs of a sweep side by side. If several processes train a run together, each of them is in
+this loop. They agree before every chunk whether to save and whether to stop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from algorithms.runs.settings import Settings
 from algorithms.runs.signals import StopSignals
 from algorithms.runs.watch import Watch, num_nonfinite
 from algorithms.training.train_state import TrainState, phase_of
+from jaxrl_buffers import _processes as processes
 
 Metrics = dict[str, np.ndarray]  # of all seeds of all points, [P * S, ...]
 
@@ -73,9 +75,10 @@ def train(
         kept: the options that stay with the runs.
         stops: what may end the training early.
     """
+    names = () if processes.job().index else kept.log  # other processes write no logs
     with contextlib.ExitStack() as stack:
         points = [
-            Point(settings, folder, stack.enter_context(logs.opened(kept.log, folder.path, settings, folder.metrics())))
+            Point(settings, folder, stack.enter_context(logs.opened(names, folder.path, settings, folder.metrics())))
             for settings, folder in runs
         ]
         return _Session(points, programs, progress, options, kept, stops).train(state)
@@ -100,19 +103,22 @@ class _Session:
         self._watch = Watch(options.on_notice, settings.environment, self._plan.on_nan, self._steps_kept)
         self._saved = -math.inf  # time of the last save; the first save is due at once
         self._is_drawn = False  # whether the curves show the last evaluation
+        self._signal: int | None = None  # that stops the run, in whichever process it came
         self._stopped_by: str | None = None  # the option that ended the training early
 
     def train(self, state: TrainState | None) -> list[dict[str, Any]]:
         """Train up to the end of the plan, and return the results."""
         self._report("compiling")
         state = self._begin() if state is None else state
-        self._watch.look(state.sums, is_read=False)  # the sums of the warm-up, checked before anything is saved
+        self._watch.look(
+            self._programs.read_sums(state), is_read=False
+        )  # the sums of the warm-up, checked before anything is saved
         while True:
-            stop = self._stops.signals.received  # a signal that comes during the save is obeyed after the next chunk
-            if stop or self._is_done or time.monotonic() - self._saved > self._kept.checkpoint_seconds:
+            is_due = self._agree()  # a signal that comes during the save is obeyed after the next chunk
+            if self._signal or self._is_done or is_due:
                 self._save(state)
-            if stop:
-                raise Interrupted(stop, self._progress.steps(self._plan))
+            if self._signal:
+                raise Interrupted(self._signal, self._progress.steps(self._plan))
             if self._is_done:
                 return self._finish(state)
             state, metrics = self._advance(state)
@@ -123,16 +129,30 @@ class _Session:
     def _is_done(self) -> bool:
         return self._progress.iteration >= self._plan.num_iterations or self._stopped_by is not None
 
+    def _agree(self) -> bool:
+        """Agree with the other processes whether a signal or an option stops the run; return whether a save is due.
+
+        A signal counts in whichever process it comes. Everything else is decided by process 0.
+        """
+        is_due = time.monotonic() - self._saved > self._kept.checkpoint_seconds
+        own = self._stops.signals.received, self._stopped_by, is_due
+        of_all = processes.gather(processes.job(), own)
+        self._signal = next((received for received, *_ in of_all if received), None)
+        _, self._stopped_by, is_due = of_all[0]
+        return is_due
+
     def _begin(self) -> TrainState:
-        if received := self._stops.signals.received:
-            raise Interrupted(received, 0)
+        self._agree()
+        if self._signal:
+            raise Interrupted(self._signal, 0)
         return self._programs.init()
 
     def _save(self, state: TrainState) -> None:
         """Save every run, and draw its curve if there is something new in it."""
         for point, of_point in zip(self._points, self._programs.split(state), strict=True):
             is_finite = num_nonfinite(of_point.agent) == 0
-            point.folder.save(of_point, point.settings, self._progress._asdict(), is_finite)
+            saved = self._programs.saved.pack(of_point)
+            point.folder.save(saved, point.settings, self._progress._asdict(), is_finite)
             if not is_finite:
                 self._watch.saved_nonfinite()
             if not self._is_drawn:
@@ -149,7 +169,7 @@ class _Session:
         state = jax.block_until_ready(compiled(state))
         self._progress = before.after(plan, chunk, time.monotonic() - begun)
         is_test = self._progress.iteration == plan.interval(before.iteration)[1]
-        self._watch.look(state.sums, is_read=is_test)
+        self._watch.look(programs.read_sums(state), is_read=is_test)
         if not is_test:
             return state, None
         state, means = programs.read_metrics(state)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from algorithms.environments import Environment
-from algorithms.runs import memory_need, run, session
+from algorithms.runs import devices, memory_need, run, session
 from algorithms.runs.build import build, complete
 from algorithms.runs.command_options import options_of_settings
 from algorithms.runs.files import parse_json, read_text
@@ -137,7 +137,7 @@ def points_of(settings: Settings, values: Mapping[str, Sequence[Any]]) -> dict[s
         >>> list(points_of(settings, {"agent.learning_rate": [1e-4, 1e-3], "gamma": [0.9]}))
         ['agent.learning_rate=0.0001,gamma=0.9', 'agent.learning_rate=0.001,gamma=0.9']
     """
-    settings = complete(settings)
+    settings = complete(devices.for_sweep(settings))
     if not values or not all(values.values()):
         raise ValueError("a sweep needs at least one setting, and at least one value of each.")
     for name, choices in values.items():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from algorithms.environments import Finished
 from algorithms.training import faults
@@ -95,6 +97,25 @@ class Sums(Component):
         none = jnp.iinfo(jnp.int32).max
         first = mesh.smallest(jnp.where(self.first_steps == 0, none, self.first_steps), axis)
         return Sums(self.names, totals, jnp.where(first == none, 0, first))
+
+    def added_up(self, axis: int) -> Sums:
+        """Return the sums of all devices, given NumPy arrays with an axis of devices. This is `across` on the host."""
+        num_devices = self.totals.shape[axis]
+        count, rows, updates = np.split(self.totals.sum(axis, dtype=np.float32), [1, len(_BEFORE)], axis=-1)
+        totals: Any = np.concatenate([count / num_devices, rows, updates / num_devices], axis=-1, dtype=np.float32)
+        none = np.iinfo(np.int32).max
+        first: Any = np.where(self.first_steps == 0, none, self.first_steps).min(axis)
+        first[first == none] = 0
+        return Sums(self.names, totals, first)
+
+    def dealt_out(self, axis: int, num_devices: int) -> Sums:
+        """Return sums of so many devices, along a new axis, that `across` adds up to these ones."""
+        both: Any = (self.totals, self.first_steps)
+        totals, first = (np.repeat(np.expand_dims(leaf, axis), num_devices, axis) for leaf in both)
+        # Every device has all updates. Rows are counted by one of them.
+        totals[(*[slice(None)] * axis, slice(1, None), ..., slice(1, len(_BEFORE)))] = 0
+        found: Any = (totals, first)
+        return Sums(self.names, *found)
 
     def with_names(self, names: Sequence[str]) -> Sums:
         """Return the same sums, with zeros for metrics of updates with these names."""

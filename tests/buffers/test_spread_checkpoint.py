@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 import xxhash
+from support.bits import assert_same_bits
+from support.registry import ALL, BUFFERS, on_tpu
+from support.spread import leaves, like, material, spread
 
+import jaxrl_buffers as jb
 from jaxrl_buffers import _manifest as manifests
 from jaxrl_buffers import checkpoint
 
+KINDS = {name: ALL[name] for name in ("prioritized_n_step", "mix", "episodic")} | {
+    "on_tpu": on_tpu(BUFFERS["prioritized_per_env"]),
+    "frames": lambda length, num_envs: BUFFERS["frames"](length, num_envs).replace(sampler=jb.Uniform()),
+}
 
-def test_other_numbers_of_devices():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "spread_cases.py"]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
-    done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+
+@pytest.mark.parametrize("name", KINDS)
+def test_8_to_2_to_4_to_1_devices_and_back(name, tmp_path):
+    make, data = KINDS[name], material()
+    expected = {count: spread(make, count, *data) for count in (8, 2, 4, 1)}
+    checkpoint.save(tmp_path / "0", expected[8])
+    for number, count in enumerate((2, 4, 1, 8, 1)):
+        restored = checkpoint.restore(tmp_path / str(number), like(make, count))
+        assert_same_bits(leaves(restored), leaves(expected[count]))
+        assert [leaf.sharding for leaf in leaves(restored)] == [leaf.sharding for leaf in leaves(expected[count])]
+        checkpoint.save(tmp_path / str(number + 1), restored)
 
 
 def as_two_processes(step: Path) -> None:

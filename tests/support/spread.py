@@ -10,7 +10,6 @@ from support.helpers import EXAMPLE, random_transition, stack
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import _shards as shards
-from jaxrl_buffers.segment_tree import SegmentTree
 
 LENGTH, NUM_ENVS, NUM_ROWS = 6, 8, 9  # rows wrap around
 
@@ -38,7 +37,7 @@ def filled(make, rows, priorities):
 
 
 def spread(make, num_devices, rows, priorities):
-    """Return the state of `NUM_ENVS` environments, spread over devices."""
+    """Return the state of `NUM_ENVS` environments, split over devices."""
     if num_devices == 1:
         return filled(make, rows, priorities)
     cut = np.split(np.arange(NUM_ENVS), num_devices)
@@ -47,26 +46,19 @@ def spread(make, num_devices, rows, priorities):
 
 
 def like(make, num_devices):
-    """Return the shapes of that state. An axis that is shorter if there are fewer environments is the one to split."""
+    """Return the shapes of that state."""
+    whole = jax.eval_shape(make(LENGTH, NUM_ENVS).init, EXAMPLE)
     if num_devices == 1:
-        return jax.eval_shape(make(LENGTH, NUM_ENVS).init, EXAMPLE)
-    one, other = (jax.eval_shape(make(LENGTH, NUM_ENVS // count).init, EXAMPLE) for count in (num_devices, 1))
-    mesh = mesh_of(num_devices)
+        return whole
+    sharding = NamedSharding(mesh_of(num_devices), PartitionSpec("devices"))
 
-    def split_along(axis, part):
-        shape, spec = list(part.shape), [None] * part.ndim
-        if axis is not None:
-            shape[axis], spec[axis] = num_devices * shape[axis], "devices"
-        return jax.ShapeDtypeStruct(tuple(shape), part.dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+    def with_devices(leaf):
+        return jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype, sharding=sharding)
 
-    def of_node(part, whole):
-        if isinstance(part, SegmentTree):  # each device has a tree of its own, which may be padded to the same size
-            return jax.tree.map(lambda leaf: split_along(0, leaf), part)
-        axes = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
-        return split_along(axes[0] if axes else None, part)
+    of_device = jax.eval_shape(make(LENGTH, NUM_ENVS // num_devices).init, EXAMPLE)
+    return shards.OfDevices(jax.tree.map(with_devices, of_device), whole)
 
-    def nodes(state):
-        return jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, SegmentTree))
 
-    found = map(of_node, nodes(one), nodes(other))
-    return jax.tree.unflatten(jax.tree.structure(one), jax.tree.leaves(list(found)))
+def leaves(state):
+    """Return the arrays of a state, in one list."""
+    return jax.tree.leaves(state.state if isinstance(state, shards.OfDevices) else state)

@@ -1,0 +1,131 @@
+"""Real processes train one run together: stopped, killed, resumed, and as many or fewer of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import jax
+import numpy as np
+import pytest
+from support.bits import assert_same_bits
+from support.processes import (
+    ENDING,
+    LONG,
+    environment,
+    exit_codes,
+    free_port,
+    outputs,
+    started,
+    train_command,
+    wait_for,
+)
+
+from algorithms.runs import command_line, run
+from jaxrl_buffers import checkpoint
+
+TINY = shlex.split(
+    "ddqn CartPole-v1 --sampler prioritized --sampler.weighting buffer --num-envs 8 --hidden-sizes 4 --capacity 400 "
+    "--start-steps 80 --update-every 16 --num-updates 2 --mini-batch-size 16 --total-steps 6480 --test-every 1600 "
+    "--num-test-episodes 2"
+)
+QUICK = ("--final-episodes", 2, "--checkpoint-seconds", 0.5)
+
+
+def test_two_processes_stopped_killed_and_resumed_by_one(tmp_path):
+    """However a run is cut, and by however many processes: two devices give the bits of two devices."""
+    folder, first, second = tmp_path / "run", tmp_path / "first", tmp_path / "second"
+    with started(2, first, *TINY, "--out", folder, *QUICK) as processes:
+        wait_for(first, "steps/s")
+        processes[1].send_signal(signal.SIGTERM)
+        assert exit_codes(processes) == [128 + signal.SIGTERM] * 2
+    said = outputs(first)
+    assert f"continue with: {' '.join(said[0].split()[-4:])}" in said[0]
+    assert "steps/s" not in said[1]
+    assert "stopped by" not in said[1]
+    assert {file.name for file in next((folder / "checkpoint").iterdir()).iterdir()} == {
+        *("arrays.bin", "arrays_00001.bin", "manifest.json")
+    }
+    saved = checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"]
+    rng = np.random.default_rng()
+    with started(2, second, "--resume", folder) as processes:
+        wait_for(second, "steps/s")
+        time.sleep(rng.uniform(0, 1))
+        processes[rng.integers(2)].kill()
+        begun = time.monotonic()
+        assert all(exit_codes(processes))
+        assert time.monotonic() - begun < ENDING
+    assert checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"] >= saved
+    options = run.Options(final_episodes=2)
+    result = run.resume(folder, options)
+    settings = command_line.parse([*TINY, "--devices", "2"]).settings
+    assert run.start(settings, tmp_path / "whole", options)["return_of_seeds"] == result["return_of_seeds"]
+    assert_same_bits(*(jax.tree.map(np.asarray, plain(tmp_path / name)) for name in ("run", "whole")))
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().count("\n") for name in ("run", "whole")]
+    assert lines == [4, 4]
+    four_processes(folder, tmp_path / "third")
+
+
+def plain(folder):
+    state = run.restore(folder)
+    return state._replace(key=jax.random.key_data(state.key))
+
+
+def four_processes(folder, output):
+    """Resume a finished run with more processes and a new budget."""
+    with started(4, output, "--resume", folder, "--total-steps", 6800) as processes:
+        assert exit_codes(processes) == [0] * 4, outputs(output)
+    assert "after 6,800 steps" in outputs(output)[0]
+    assert len(list(next(reversed(sorted((folder / "checkpoint").iterdir()))).glob("arrays*"))) == 4
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_open_mpi_starts_processes_that_find_each_other(tmp_path):
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables |= {"JAX_COORDINATOR_PORT": str(free_port())}
+    command = ["mpirun", "--oversubscribe", "-n", "2", *train_command(*TINY, "--out", tmp_path / "run", *QUICK)]
+    command += ["--distributed", "--total-steps", "1680"]
+    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("after 1,680 steps") == 1
+    assert os.path.exists(tmp_path / "run" / "result.json")
+
+
+FAULTS = {
+    "--num-processes 2": "--coordinator: is missing; --coordinator, --num-processes and --process-id go together.",
+    "--coordinator here --num-processes 2 --process-id 0": "got 'here', expected HOST:PORT of process 0",
+    "--coordinator here:1 --num-processes two --process-id 0": "--num-processes: got 'two', expected a whole number",
+    "--coordinator here:1 --num-processes 2 --process-id 2": "Cluster(process_id=2): ",
+    "--distributed --process-id 1": "--process-id: --distributed asks the launcher for it; leave out one of the two.",
+    "--distributed": "the processes of the run did not find each other: coordinator_address should be defined.",
+}
+
+
+@pytest.mark.parametrize("arguments", FAULTS)
+def test_what_cannot_work_ends_in_one_line(arguments, tmp_path):
+    """Before anything is made, and before anybody is waited for."""
+    command = train_command(*TINY, "--out", tmp_path / "run", *arguments.split())
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LONG)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("train.py: ")
+    assert done.stderr.count("\n") == 1
+    assert FAULTS[arguments] in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_settings_in_one_process(tmp_path):
+    with started(
+        2, tmp_path / "output", *TINY, "--out", tmp_path / "run", by_process=[("--seed", 1), ("--seed", 2)]
+    ) as both:
+        assert exit_codes(both) == [2, 2]
+    said = [
+        [line for line in text.splitlines() if line.startswith("train.py")] for text in outputs(tmp_path / "output")
+    ]
+    refused = "train.py: process 1 was started with other values than process 0: seed; start all processes with the"
+    assert len(said[0]) == 1
+    assert said[0][0].startswith(refused)
+    assert not (tmp_path / "run").exists()

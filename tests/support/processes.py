@@ -1,0 +1,101 @@
+"""Several processes that train one run, on the loopback interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from support.guides import ROOT
+
+LONG = 300  # seconds that nothing should take, even beside other work
+ENDING = 20  # seconds in which all processes must have ended after one was killed
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def train_command(*arguments: object) -> list[str]:
+    return [sys.executable, str(ROOT / "scripts" / "train.py"), *map(str, arguments)]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), **variables}
+
+
+@contextlib.contextmanager
+def started(
+    num_processes: int, folder: Path, *arguments: object, by_process: Sequence[tuple[object, ...]] = ()
+) -> Iterator[list[subprocess.Popen]]:
+    """Start all processes of a run; their output goes to files in `folder`. Afterwards none is left.
+
+    Args:
+        num_processes: how many.
+        folder: which is made.
+        *arguments: of all processes.
+        by_process: more arguments of each process.
+    """
+    folder.mkdir(exist_ok=True)
+    address = f"127.0.0.1:{free_port()}"
+    found = []
+    for number in range(num_processes):
+        own = by_process[number] if by_process else ()
+        which = (*own, "--coordinator", address, "--num-processes", num_processes, "--process-id", number)
+        with (folder / f"output{number}").open("w") as output:
+            command = train_command(*arguments, *which)
+            found.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment()))
+    try:
+        yield found
+    finally:
+        for process in found:
+            process.kill()
+            process.wait()
+
+
+def outputs(folder: Path) -> list[str]:
+    return [file.read_text() for file in sorted(folder.glob("output*"))]
+
+
+def wait_for(folder: Path, text: str) -> None:
+    """Wait until process 0 has printed something."""
+    until = time.monotonic() + LONG
+    while text not in outputs(folder)[0]:
+        assert time.monotonic() < until, outputs(folder)
+        time.sleep(0.05)
+
+
+def exit_codes(processes: list[subprocess.Popen], seconds: float = LONG) -> list[int]:
+    """Wait until all processes have ended."""
+    until = time.monotonic() + seconds
+    return [process.wait(max(until - time.monotonic(), 0.01)) for process in processes]
+
+
+class Store:
+    """The key-value store of a job, for processes that are threads."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def key_value_set(self, key: str, value: str) -> None:
+        with self._changed:
+            assert key not in self.values
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self.values, LONG)
+            return self.values[key]
+
+    def key_value_delete(self, key: str) -> None:
+        with self._changed:
+            del self.values[key]
