@@ -6,12 +6,16 @@ step.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers import starts
+from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.types import Scalar
 
@@ -55,6 +59,52 @@ def summarize(buffer: ReplayBuffer, state: ReplayState, progress: Scalar = 0.0) 
     counts |= buffer.storage.describe(state.storage)
     ages, drawn_ages = _quantiles("age", age, legal), _quantiles("drawn_age", age, mass)
     return counts | ages | drawn_ages | _quantiles("priority", mass, legal)
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+def summarize_across(
+    buffer: ReplayBuffer, state: ReplayState, progress: Scalar = 0.0, *, axis: Axis
+) -> dict[str, jax.Array]:
+    """Return the statistics of a buffer that is split over the devices along an axis of a mesh; see `Sharded.stats`."""
+    length, num_envs = ring.shape(state.storage)
+    age, is_legal, mass = measure(buffer, state, progress)
+    legal, weights = is_legal.astype(jnp.float32), jnp.where(is_legal, mass, 0)
+    counts = {"size": buffer.size(state), "num_starts": buffer.num_valid(state)}
+    counts = mesh.total(counts | buffer.storage.describe(state.storage), axis)
+    fill = counts["size"].astype(jnp.float32) / (length * num_envs * mesh.num_devices(axis))
+    ages = age.astype(jnp.float32)
+    of_all = [("age", ages, legal), ("drawn_age", ages, weights), ("priority", mass, legal)]
+    quantiles = [_quantiles_across(name, values, of_values, axis) for name, values, of_values in of_all]
+    return functools.reduce(operator.or_, quantiles, counts | {"fill": fill})
+
+
+def _quantiles_across(name: str, values: jax.Array, weights: jax.Array, axis: Axis) -> dict[str, jax.Array]:
+    """Do what `_quantiles` does with values of all devices, which are not negative. No array leaves its device.
+
+    The smallest value up to which the weights reach each share is found by bisection, over the bits of float32: those
+    of numbers that are not negative have the same order as the numbers.
+    """
+    bits = jax.lax.bitcast_convert_type(values, jnp.int32)
+
+    def reached(limit: jax.Array) -> jax.Array:
+        """Return the sum of the weights of all values up to each limit."""
+        sums = jnp.sum(jnp.where(bits[None] <= limit[:, None], weights[None], 0), axis=1)
+        return mesh.total(sums, axis)
+
+    most = jax.lax.bitcast_convert_type(jnp.full(len(QUANTILES), jnp.inf, jnp.float32), jnp.int32)
+    total = reached(most)
+    thresholds = jnp.array([*QUANTILES.values()], jnp.float32) * total
+
+    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        sums = reached(middle)
+        is_enough = (sums >= thresholds) & (sums > 0)
+        return jnp.where(is_enough, low, middle + 1), jnp.where(is_enough, middle, high)
+
+    _, high = jax.lax.fori_loop(0, 32, halve, mesh.vary_like((jnp.zeros_like(most), most), total))
+    found = jnp.where(total > 0, jax.lax.bitcast_convert_type(high, jnp.float32), jnp.nan)
+    return {f"{name}_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
 
 
 def _quantiles(name: str, values: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxrl_buffers import _mesh as mesh
+from jaxrl_buffers import _statistics as statistics
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers._held_rows import ReplayState
 from jaxrl_buffers._mesh import Axis
@@ -147,6 +148,10 @@ class Sharded(Component):
     def size(self, state: ReplayState) -> jax.Array:
         """Count the stored slots of all devices."""
         return mesh.total(self.buffer.size(state), self.axis)
+
+    def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:
+        """Return statistics of what all devices store and draw; see `ReplayBuffer.stats`. Rows stay on their device."""
+        return statistics.summarize_across(self.local, state, progress, axis=self.axis)
 
     def _varying(self, state: ReplayState) -> ReplayState:
         """Declare that everything differs from device to device, so that a loop may carry the state."""

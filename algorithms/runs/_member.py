@@ -17,7 +17,7 @@ from algorithms.training.metrics import Sums
 from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import ReplayBuffer, Sharded
 from jaxrl_buffers.types import PyTree
 
 
@@ -89,7 +89,7 @@ class Member:
         """Return the metrics since they were last forgotten, with statistics of the buffer."""
         # A rollout is empty between chunks: its rows are used up in their iteration.
         _, buffer = self._parts(own)
-        stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer) else {}
+        stats = buffer.stats(state.buffer) if isinstance(buffer, ReplayBuffer | Sharded) else {}
         metrics = train_state.read_metrics(state, self.plan)[1]
         return metrics | {f"buffer_{name}": value for name, value in stats.items()}
 

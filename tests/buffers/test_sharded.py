@@ -62,8 +62,8 @@ def every_start(buffer, state, key, progress):
     }
 
 
-def compared(make, lockstep=True, progress=0.0, seed=0):
-    """Return `every_start` of one buffer `[T N]`, and of its parts on devices `[D, T n]`."""
+def compared(make, lockstep=True, progress=0.0, seed=0, betas=(None,)):
+    """Return `every_start` of one buffer `[T N]` and of its parts on devices `[D, T n]`, for each `beta`."""
     chunk, given, mask = rows(seed), priorities(seed), masks(seed, lockstep)
     key = jax.random.key(seed)
 
@@ -74,9 +74,15 @@ def compared(make, lockstep=True, progress=0.0, seed=0):
             state = buffer.add(state, part[0], priorities=part[1], mask=part[2])
         return every_start(buffer, state, key, progress)
 
-    whole = jax.jit(lambda *args: filled(make(N), *args))(chunk, given, mask)
-    split = on_devices(lambda *args: filled(jb.Sharded(make(N // D), AXIS), *args), D, COLUMNS, COLUMNS, COLUMNS)
-    return jax.device_get((whole, split(chunk, given, mask)))
+    def buffer_of(num_envs, beta):
+        buffer = make(num_envs)
+        return buffer if beta is None else buffer.replace(sampler=buffer.sampler.replace(beta=beta))
+
+    one = jax.jit(lambda beta, *args: filled(buffer_of(N, beta), *args))
+    specs = P(), COLUMNS, COLUMNS, COLUMNS
+    many = on_devices(lambda beta, *args: filled(jb.Sharded(buffer_of(N // D, beta), AXIS), *args), D, *specs)
+    given_betas = [None if beta is None else jnp.float32(beta) for beta in betas]
+    return [jax.device_get((one(beta, chunk, given, mask), many(beta, chunk, given, mask))) for beta in given_betas]
 
 
 def expected(starts) -> np.ndarray:
@@ -107,13 +113,11 @@ def check_same(whole, split):
 @pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "cursors"])
 @pytest.mark.parametrize("weighting", ["buffer", "alf"])
 def test_the_expected_weighted_mean_is_that_of_one_buffer(lockstep, weighting):
-    for beta in (0.0, 0.4, 1.0):
-        sampler = jb.Prioritized(alpha=0.7, beta=beta, weighting=weighting)
+    def make(num_envs):
+        sampler = jb.Prioritized(alpha=0.7, weighting=weighting)
+        return jb.ReplayBuffer(sampler, length=T, num_envs=num_envs, lockstep=lockstep)
 
-        def make(num_envs, sampler=sampler):
-            return jb.ReplayBuffer(sampler, length=T, num_envs=num_envs, lockstep=lockstep)
-
-        whole, split = compared(make, lockstep)
+    for whole, split in compared(make, lockstep, betas=(0.0, 0.4, 1.0)):
         here = check_same(whole, split)
         shares = np.sum(split["probability"], axis=1)
         assert shares.max() > 20 * shares[shares > 0].min()  # the devices are very unequal
@@ -141,7 +145,7 @@ def test_every_sampler(name):
     def make(num_envs):
         return jb.ReplayBuffer(sampler, length=T, num_envs=num_envs, lockstep=lockstep, keep_episodes=True)
 
-    check_same(*compared(make, lockstep, progress=0.5))
+    check_same(*compared(make, lockstep, progress=0.5)[0])
 
 
 def test_sequences_within_episodes():
@@ -151,7 +155,7 @@ def test_sequences_within_episodes():
         view = jb.Sequence(2, within_episode=True)
         return jb.ReplayBuffer(jb.Prioritized(beta=0.4), view, length=T, num_envs=num_envs)
 
-    check_same(*compared(make))
+    check_same(*compared(make)[0])
 
 
 def test_samples_have_the_weights_that_were_checked():
@@ -221,6 +225,24 @@ def test_numbers_are_those_of_all_devices():
     assert num_valid.tolist() == size.tolist() == [stored] * D
     assert np.all(enough[0])
     assert not np.any(enough[1])
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_statistics_are_those_of_all_devices(is_empty):
+    buffer = jb.ReplayBuffer(jb.Prioritized(), jb.NStep(n=2), length=T, num_envs=N, lockstep=False, keep_episodes=True)
+    mask = masks(0, lockstep=False)[:T] & (not is_empty)
+
+    def described(buffer, chunk, given, mask):
+        state = buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk))
+        return buffer.stats(buffer.add(state, chunk, priorities=given, mask=mask))
+
+    inputs = rows(0, T), priorities(0)[:T], mask
+    part = jb.Sharded(buffer.replace(num_envs=N // D), AXIS)
+    of_devices = on_devices(lambda *args: described(part, *args), D, COLUMNS, COLUMNS, COLUMNS)(*inputs)
+    whole = described(buffer, *inputs)
+    assert of_devices.keys() == whole.keys()
+    for name, value in whole.items():
+        np.testing.assert_allclose(of_devices[name], np.full(D, value), rtol=1e-6, err_msg=name)
 
 
 def test_weights_of_a_batch_are_refused():
