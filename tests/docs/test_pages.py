@@ -162,3 +162,6 @@ def test_figures_are_those_of_the_benchmarks():
     assert f"take {min(ratios)} to {max(ratios)} of the time" in PAGES["why.md"]
     steps = f"{min(in_jax)} to {max(in_jax):g} times the steps per second in JAX environments, "
     assert steps + f"{min(on_host)} to {max(on_host)} times in Gymnasium's" in PAGES["why.md"]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"{ratios[-1]} of the time of flashbax" in readme
+    assert f"{in_jax[0]} times those of SBX" in readme
