@@ -6,8 +6,11 @@ import ast
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -31,6 +34,8 @@ ELSEWHERE = {
 }
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
 WITH_CODE = [name for name, text in PAGES.items() if "```python" in text and DOCS.joinpath(name).stem not in ELSEWHERE]
+ON_TWO_DEVICES = [page for page in WITH_CODE if "JAX_NUM_CPU_DEVICES=2" in PAGES[page]]
+GO_ON = {"--resume", "--fork", "--start-from", "--config", "--help"}  # options that need files; see test_readme.py
 OTHERS = {"flashbax": "flashbax", "SB3": "stable_baselines3", "ALF": "alf", "l2r": "l2r"}  # the modules of titles
 
 
@@ -39,7 +44,20 @@ def test_only_few_guides_have_tests_of_their_own():
     assert not {"own_loop", "priorities", "n_steps", "memories", "hindsight", "frames", "checks"} & ELSEWHERE
 
 
-@pytest.mark.parametrize("page", WITH_CODE)
+@pytest.mark.parametrize("page", ON_TWO_DEVICES)
+def test_code_runs_on_two_devices(page):
+    """In a process of its own, because the number of devices is fixed when JAX begins."""
+    found = BLOCK.findall(PAGES[page])
+    code = "".join(text for language, _, _, text in found if language == "python")
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(text for language, _, mark, text in found if language == "text" and not mark)
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page not in ON_TWO_DEVICES])
 def test_code_runs(page, tmp_path, monkeypatch):
     """One block after the other. What is written below a block is what it prints."""
     monkeypatch.chdir(tmp_path)
@@ -71,7 +89,9 @@ def test_commands_are_understood():
         for line in re.findall(r"^(?:python|bash|\.venv-accelerators/bin/python) (.*)$", PAGES[name], re.MULTILINE):
             script, *arguments = shlex.split(line, comments=True)
             assert (ROOT / script).exists(), f"{name}: {line}"
-            if script == "scripts/train.py" and not {"--resume", "--fork", "--start-from", "--help"} & {*arguments}:
+            if script == "scripts/train.py" and not {"--resume", "--fork", "--start-from", "--config", "--help"} & {
+                *arguments
+            }:
                 assert command_line.parse(arguments).settings.plan.total_steps > 0
                 found += 1
     assert found >= 5
