@@ -24,6 +24,7 @@ from algorithms.runs.on_devices import OnDevices
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import way_for
+from algorithms.training.metrics import Sums
 
 ROOT = Path(run.__file__).parents[2]
 PLAN = dataclasses.replace(SETTINGS.plan, num_envs=4, total_steps=140, test_every=40, devices=2)
@@ -52,6 +53,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, num_seeds):
     whole, parts = (run.restore(tmp_path / name) for name in ("whole", "parts"))
     chex.assert_trees_all_equal(plain(whole), plain(parts))
     assert whole.collector.env.episode_length.shape == (num_seeds, 4)
+    assert whole.buffer.storage.data.reward.shape[::2] == (num_seeds, 4)
     one, other = (metrics_without_times(RunFolder(tmp_path / name)) for name in ("whole", "parts"))
     assert one == other
     assert one[-1]["steps"] == 140
@@ -59,6 +61,25 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, num_seeds):
     if num_seeds == 1:
         later = dataclasses.replace(settings, plan=dataclasses.replace(PLAN, total_steps=160), gamma=0.9)
         assert run.fork(tmp_path / "whole", later, tmp_path / "fork", FEW)["steps"] == 160
+    else:
+        assert run.resume(tmp_path / "parts", FEW, total_steps=160, num_devices=1)["steps"] == 160
+
+
+def test_sums_of_metrics_on_another_number_of_devices():
+    """What is added up and dealt out again reads as the same metrics."""
+    rng = np.random.default_rng(0)
+    names = ("loss_q",)
+    totals = rng.integers(1, 9, (2, 3, len(Sums.zero(names).totals))).astype(np.float32)
+    totals[..., 0] = 6  # all devices make the same number of updates
+    first = np.array([[[0, 7], [5, 0], [0, 9]]] * 2, np.int32)
+    one = Sums(names, totals, first).added_up(axis=1)
+    assert one.first_steps.tolist() == [[5, 7]] * 2
+    np.testing.assert_allclose(one.total("episodes"), totals[..., 1].sum(1))
+    np.testing.assert_allclose(one.total("loss_q"), totals[..., -1].mean(1), rtol=1e-6)
+    again = one.dealt_out(axis=1, num_devices=4)
+    assert again.totals.shape[:2] == again.first_steps.shape[:2] == (2, 4)
+    np.testing.assert_allclose(again.added_up(axis=1).totals, one.totals, rtol=1e-6)
+    assert (again.total("num_updates") == 6).all()
 
 
 def test_settings_that_cannot_be_split():
