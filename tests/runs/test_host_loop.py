@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from support import host_programs
 from support.host_walk import HostWalk, make_host_walk
 from support.walk import Walk
 
@@ -34,6 +35,12 @@ PLAN = Plan(
     num_test_episodes=3,
 )
 BUFFER = jb.ReplayBuffer(jb.Prioritized(), jb.NStep(2), length=40, num_envs=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_once():
+    with host_programs.shared():
+        yield
 
 
 def _assert_close(one, other, **tolerance):
@@ -161,7 +168,7 @@ def test_an_agent_goes_on_as_it_is(key):
 
 
 def test_offline_learning_and_what_follows_is_that_of_one_program(key):
-    data = train(key, AGENT, BUFFER, WALK, PLAN)[0].buffer
+    data = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN)[0].buffer
     mixture, plan = jb.Mixture((BUFFER, BUFFER)), dataclasses.replace(PLAN, offline_updates=10, test_every=8)
     expected = train(key, AGENT, mixture, WALK, plan, jb.MixtureState((BUFFER.init(WALK.transition()), data)))
     state = jb.MixtureState((BUFFER.init(WALK.transition()), data))

@@ -28,7 +28,7 @@ def data(tmp_path_factory):
 
 
 def settings_of(path, **changes):
-    settings = Settings("sac", "Pendulum-v1", PLAN, {"name": "prioritized"}, capacity=100, hidden_sizes=(8,))
+    settings = Settings("ddpg", "Pendulum-v1", PLAN, {"name": "prioritized"}, capacity=100, hidden_sizes=(8,))
     return dataclasses.replace(settings, dataset={"path": str(path)}, **changes)
 
 
@@ -166,11 +166,19 @@ def test_data_of_another_environment_are_refused(data, finished, tmp_path):
 
 def test_memories_begin_empty_and_info_is_unknown(data, tmp_path):
     """A data set has neither; what the run collects itself has both."""
-    settings = settings_of(data, memory="gru", memory_size=4, sequence_length=6, burn_in=2, info=("discount",))
-    result = run.start(settings, tmp_path / "run", FEW)
-    assert (result["updates"], result["steps"]) == (16, 20)
-    online, stored = run.restore(tmp_path / "run").buffer.parts
-    buffer = build(RunFolder(tmp_path / "run").settings()).buffer
+    settings = settings_of(
+        data, memory="gru", memory_size=4, sequence_length=6, burn_in=2, info=("discount",), sampler={"name": "uniform"}
+    )
+    longer = dataclasses.replace(settings, plan=dataclasses.replace(PLAN, total_steps=24))
+    # The programs of a run do not depend on how long it is.
+    programs = SharedPrograms(complete(settings), [complete(settings), complete(longer)].__contains__)
+    with programs.shared():
+        result = run.start(settings, tmp_path / "run", FEW)
+        online, stored = run.restore(tmp_path / "run").buffer.parts
+        told = [line["info_discount"][0] for line in RunFolder(tmp_path / "run").metrics()]
+        resumed = run.resume(tmp_path / "run", FEW, total_steps=24)
+    assert (result["updates"], result["steps"], resumed["updates"]) == (16, 20, 18)
+    buffer = build(settings).buffer
     rows = [
         jb.host.gather_all(part, jax.tree.map(lambda leaf: leaf[0], state))
         for part, state in zip(buffer.buffers, (online, stored), strict=True)
@@ -180,9 +188,7 @@ def test_memories_begin_empty_and_info_is_unknown(data, tmp_path):
     assert np.isnan(rows[1].extras["info"]["discount"]).all()
     assert np.isfinite(rows[0].extras["info"]["discount"]).all()
     np.testing.assert_array_equal(rows[1].obs[:, 0], np.load(data)["observations"])
-    told = [line["info_discount"][0] for line in RunFolder(tmp_path / "run").metrics()]
     assert told == [None] * 3 + [1.0] * 3
-    run.resume(tmp_path / "run", FEW, total_steps=24)
 
 
 def test_an_action_that_does_not_exist_is_named_before_anything_is_written(tmp_path):
