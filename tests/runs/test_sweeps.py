@@ -271,6 +271,19 @@ def test_sweeps_on_the_command_line(tmp_path):
         command_line.parse([*arguments[:2], "--sweep", "gamma=0.9", "--sweep", "gamma=0.8"])
 
 
+def test_all_runs_are_locked_while_they_are_trained(tmp_path):
+    refused = []
+
+    def look(report):
+        for name in NAMES:
+            with pytest.raises(ValueError, match="another process"), RunFolder(tmp_path / "sweep" / name).lock():
+                pass
+            refused.append(name)
+
+    sweeps.start(SETTINGS, VALUES, tmp_path / "sweep", FEW._replace(on_chunk=look))
+    assert set(refused) == set(NAMES)
+
+
 def test_a_folder_without_its_points(finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "sweep")
     (tmp_path / "sweep" / ".sweep.json").write_text("{}")
