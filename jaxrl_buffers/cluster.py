@@ -7,6 +7,7 @@ and starting them again, is left to launchers such as `srun` and `mpirun`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -113,7 +114,8 @@ def connect_as_told(arguments: Sequence[str]) -> None:
 def leave(code: int) -> NoReturn:
     """End this process with an exit code, when the others end too or do not answer for `LEAVING` seconds."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
+            stream.flush()
     if processes.meet("leave", LEAVING):
         jax.distributed.shutdown()
         sys.exit(code)
