@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,11 +33,16 @@ def test_the_buffer_benchmark_reports_and_writes_json(tmp_path):
 
 
 def test_two_checkouts_are_timed_by_turns():
-    arguments = ("--kinds", "uniform", "--capacities", "256", "--agents", "ddqn", "--seconds", "0.01")
-    done = run("scripts/benchmark_commits.py", ROOT, ROOT, *arguments)
+    what = ("--kinds", "uniform", "--capacities", "256", "--agents", "ddqn", "--hidden", "8")
+    done = run("scripts/benchmark_commits.py", ROOT, ROOT, *what, "--seconds", "0.01", "--rounds", "1")
     assert done.returncode == 0, done.stderr
-    rows = ["buffers uniform sample 256", "buffers uniform add 256", "buffers uniform loop 256", "training ddqn 1 64"]
-    assert all(any(line.startswith(row) for line in done.stdout.splitlines()) for row in rows), done.stdout
+    rows = ["buffers uniform sample 256", "buffers uniform add 256", "buffers uniform loop 256", "training ddqn 1 8"]
+    for row in rows:  # of one round, whose time is the median, the least and the largest
+        assert re.search(rf"^{row} .*?([\d.]+) \[\1, \1\]", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_of_several_rounds_the_middle_and_the_range_are_shown():
+    assert load_script("benchmark_commits").show([3.0, 1.0, 1.5], 1) == "1.5 [1.0, 3.0]"
 
 
 def test_what_is_no_checkout_is_refused(tmp_path):
