@@ -192,7 +192,9 @@ def saved_shape(leaf: Any) -> tuple[int, ...]:
         return (*leaf.leaves.shape[:-1], leaf.capacity)
     if is_number(leaf):
         return ()
-    return tuple(jax.eval_shape(jax.random.key_data, leaf).shape if is_key(leaf) else leaf.shape)
+    if is_key(leaf):  # packed or not
+        return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)).shape)
+    return tuple(leaf.shape)
 
 
 def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[tuple[int, ...], bool]:
