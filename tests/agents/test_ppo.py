@@ -111,7 +111,7 @@ def test_chunks_of_a_run_are_one_run():
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        ("ppo", {"sampler": {"name": "uniform"}}, "ppo learns from a rollout"),
+        ("ppo", {"sampler": {"name": "uniform"}}, "ppo learns from whole rollouts"),
         ("ddqn", {"rollout": {"gae_lambda": 0.9}}, "ddqn learns from a replay buffer"),
         ("ppo", {"n_step": 3}, "leave it at 1"),
     ],
