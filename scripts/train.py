@@ -64,6 +64,7 @@ NOT_FINITE, OTHERS_GONE = 3, 4  # exit codes
 def main(arguments: list[str]) -> int:
     """Run the command; return its exit code."""
     try:
+        cluster.Cluster.of_arguments(arguments)  # refuses what could not be obeyed
         command = processes.all_or_none(processes.job(), lambda: command_line.parse(arguments))
         if command.explained:
             _say(help_text(command.explained, __doc__ or "").removesuffix("\n"))

@@ -15,4 +15,9 @@ def meant_by(name: str) -> list[str]:
         return [f"gymnasium:{name}"]
     near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
     others = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.7)
-    return near + [f"gymnasium:{other}" for other in others] or ["gymnasium:NAME", "brax:NAME", "my_module:function"]
+    return near + [f"gymnasium:{other}" for other in others] or [
+        "one of gymnax.registered_envs",
+        "gymnasium:NAME",
+        "brax:NAME",
+        "my_module:function",
+    ]

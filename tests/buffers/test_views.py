@@ -96,7 +96,7 @@ def test_rewards_behind_an_end_may_be_anything():
 def test_flags_must_be_single():
     example = jb.Transition(0.0, 0, 0.0, np.zeros(1, bool), False, 0.0)
     for buffer in (jb.uniform(4), jb.sequences(4, sequence_length=2)):
-        with pytest.raises(ValueError, match=r"'terminated' must be a single flag.*squeeze it"):
+        with pytest.raises(ValueError, match=r"'terminated' must be one flag per transition.*squeeze it"):
             buffer.init(example)
 
 

@@ -90,7 +90,7 @@ def test_options_reach_environments_in_processes(monkeypatch):
         ("CartPole-v7", "did you mean CartPole-v1"),
         ("HalfCheetah-v5", r"did you mean gymnasium:HalfCheetah-v5\?$"),
         ("ALE/Pong-v5", r"did you mean gymnasium:ALE/Pong-v5\?$"),
-        ("xyzw", "did you mean gymnasium:NAME or brax:NAME or my_module:function"),
+        ("xyzw", "gymnasium:NAME or brax:NAME or my_module:function"),
         ("gym:HalfCheetah-v5", r"no module 'gym'; did you mean gymnasium:HalfCheetah-v5\?$"),
         ("own_thing.py:make_env", r"did you mean own_thing:make_env\?$"),
         ("own_thing:CartPole-v1", r"has no function 'CartPole-v1'; did you mean gymnasium:CartPole-v1\?$"),

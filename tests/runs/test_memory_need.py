@@ -112,5 +112,5 @@ def test_the_memory_of_an_accelerator(monkeypatch):
         def memory_stats(self):
             return {"bytes_limit": 100, "bytes_in_use": 30}
 
-    monkeypatch.setattr(jax, "devices", lambda: [Device()])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
     assert memory_need.available() == 70

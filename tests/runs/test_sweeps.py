@@ -163,7 +163,7 @@ def test_a_longer_sweep(finished, tmp_path):
 
 def test_a_sweep_in_one_program(finished, tmp_path, monkeypatch):
     """As on accelerators: an axis of points and seeds; stopped, and continued."""
-    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda num_members, cores: InOneProgram())
+    monkeypatch.setattr("algorithms.runs.programs.way_for", lambda num_members, cores, devices: InOneProgram())
     monkeypatch.setattr(sweeps, "compile_points", compile_points)
     with pytest.raises(run.Interrupted):
         sweeps.start(SETTINGS, VALUES, tmp_path / "sweep", FEW._replace(on_chunk=stop_at(80)))

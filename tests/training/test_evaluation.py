@@ -73,7 +73,7 @@ def test_an_environment_without_a_time_limit_needs_one():
             return spaces.Discrete(2)
 
     env = environments.Environment(Endless(), (), "Endless", Discrete(2))
-    with pytest.raises(ValueError, match="Endless has no time limit"):
+    with pytest.raises(ValueError, match="Endless has no known time limit"):
         evaluate(AGENT, STATE, env, jax.random.key(0), 3)
 
 
