@@ -14,6 +14,7 @@ import pytest
 from algorithms import commands
 from algorithms.commands import compare, evaluate, plot, train
 from algorithms.commands.program import Program
+from algorithms.runs import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +83,17 @@ def test_bad_input_names_the_program(capsys):
 
 def test_the_command_to_continue():
     assert Program.of_module("train").command_line("--resume", "a b").endswith(" -m algorithms train --resume 'a b'")
+
+
+def test_a_run_that_was_stopped_tells_how_it_is_continued(capsys, monkeypatch):
+    def stop(*_):
+        raise run.Interrupted(signal.SIGINT, 10)
+
+    monkeypatch.setattr(run, "start", stop)
+    code = train.main(["ddqn", "CartPole-v1", "--out", "stopped"], Program.of_module("train"))
+    assert code == 128 + signal.SIGINT
+    out = capsys.readouterr().out
+    assert out.endswith(" -m algorithms train --resume stopped\n")
 
 
 def test_a_signal_during_the_imports(tmp_path):
