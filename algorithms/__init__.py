@@ -1,5 +1,6 @@
 """Reinforcement learning algorithms as pure functions. A whole training run compiles into one program."""
 
+from algorithms import _starting as _starting  # before all others; see there
 from algorithms import environments
 from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behavior
 from algorithms.agents.ddpg import DDPG

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from jaxrl_buffers import checkpoint, config, datasets
     from jaxrl_buffers.config import from_config, from_yaml, to_config
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "Batch",

@@ -16,6 +16,6 @@ def current_name(name: str, stacklevel: int = 3) -> str:
     """
     if name not in SAMPLERS:
         return name
-    message = f"`{name}` is now called `{SAMPLERS[name]}`; the old name will be removed in the next version."
+    message = f"`{name}` is now called `{SAMPLERS[name]}`; the old name will be removed in version 2."
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
     return SAMPLERS[name]

@@ -111,6 +111,15 @@ def connect_as_told(arguments: Sequence[str]) -> None:
         jax.config.update("jax_num_cpu_devices", number // count)
 
 
+def connect_or_exit(program: str, arguments: Sequence[str]) -> None:
+    """Do as `connect_as_told`. If that fails, print why behind the name of the program, and end it with exit code 2."""
+    try:
+        connect_as_told(arguments)
+    except ValueError as error:
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
 def leave(code: int) -> NoReturn:
     """End this process with an exit code, when the others end too or do not answer for `LEAVING` seconds."""
     for stream in (sys.stdout, sys.stderr):

@@ -105,7 +105,8 @@ def current_names(kind: type, values: Mapping[str, Any], stacklevel: int = 3) ->
 
 
 def _warn(kind: type[Component], name: str, stacklevel: int) -> None:
-    message = f"`{name}` of {kind.__name__} is now called `{kind.renamed[name]}`; the old name will be removed."
+    new = kind.renamed[name]
+    message = f"`{name}` of {kind.__name__} is now called `{new}`; the old name will be removed in version 2."
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
 
 

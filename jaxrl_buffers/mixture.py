@@ -153,7 +153,8 @@ class Mixture(Component):
 
     def observe(self, state: MixtureState, mean_return: Scalar) -> MixtureState:
         """Do what `report_return` does; this is its old name."""
-        warnings.warn("`observe` of a buffer is now called `report_return`.", DeprecationWarning, stacklevel=2)
+        message = "`observe` of a buffer is now called `report_return`; the old name will be removed in version 2."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.report_return(state, mean_return)
 
     def report_return(self, state: MixtureState, mean_return: Scalar) -> MixtureState:

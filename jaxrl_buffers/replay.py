@@ -280,7 +280,8 @@ class ReplayBuffer(HeldRows, Component):
 
     def observe(self, state: ReplayState, mean_return: Scalar) -> ReplayState:
         """Do what `report_return` does; this is its old name."""
-        warnings.warn("`observe` of a buffer is now called `report_return`.", DeprecationWarning, stacklevel=2)
+        message = "`observe` of a buffer is now called `report_return`; the old name will be removed in version 2."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.report_return(state, mean_return)
 
     def stats(self, state: ReplayState, progress: Scalar = 0.0) -> dict[str, jax.Array]:

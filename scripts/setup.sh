@@ -30,6 +30,24 @@ install_project() { # $1: extras such as "[test]", or nothing
     fi
 }
 
+# Makes .venv-lowest, which has the oldest versions that pyproject.toml allows, of all that it names. With the oldest Python
+# of those that are there, because old versions have no wheels for new ones.
+install_lowest() {
+    local folder=.venv-lowest python wanted
+    python=$(PYTHON=${PYTHON:-python3.11} find_python)
+    wanted=$(cksum <pyproject.toml)
+    if [ "$(cat "$folder/installed" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    echo "Installing the oldest versions that are allowed, with $("$python" --version) (once) ..."
+    "$python" -m venv --clear "$folder"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check uv
+    "$folder/bin/python" -m uv pip install --quiet --python "$folder/bin/python" --resolution lowest-direct \
+        -r pyproject.toml --extra test
+    "$folder/bin/python" -m uv pip install --quiet --python "$folder/bin/python" --no-deps --editable .
+    echo "$wanted" >"$folder/installed"
+}
+
 LIBTPU=0.0.51 # other versions may compile otherwise, and JAX asks for no particular one
 
 # Makes .venv-accelerators, which has all that .venv has and the compilers for TPU and GPU. In .venv itself they would make

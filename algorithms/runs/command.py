@@ -1,4 +1,4 @@
-"""What a command line of scripts/train.py asks for, and how it is done."""
+"""What a command line of `python -m algorithms train` asks for, and how it is done."""
 
 from __future__ import annotations
 

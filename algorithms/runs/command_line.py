@@ -1,4 +1,4 @@
-"""The command line of scripts/train.py: settings as options, in the words of a settings file.
+"""The command line of `python -m algorithms train`: settings as options, in the words of a settings file.
 
     ddqn CartPole-v1 --n-step 3 --sampler recent --sampler.base prioritized --sampler.base.alpha 0.7
 
@@ -39,8 +39,12 @@ NAMES = ("algorithm", "environment")
 OF_STEPS = ("total_steps", "start_steps", "test_every")  # numbers of a plan that depend on its steps
 
 
-def parse(arguments: list[str]) -> Command:
+def parse(arguments: list[str], program: str = "train.py") -> Command:
     """Return what a command line asks for.
+
+    Args:
+        arguments: the words of the command line.
+        program: what comes before them, for messages.
 
     Raises:
         ValueError: one line, naming the option as it was written.
@@ -56,7 +60,7 @@ def parse(arguments: list[str]) -> Command:
     is_help = bool({"help", "h"} & {*given})
     of_run = {name: option.read(given.pop(name)) for name, option in options_of_run().items() if name in given}
     if not is_help:
-        _check_names(names, arguments, is_optional=bool({"config", "fork", "start_from"} & {*of_run}))
+        _check_names(names, arguments, program, is_optional=bool({"config", "fork", "start_from"} & {*of_run}))
         _check_run(of_run)
     config, origin = of_run.pop("config", None), of_run.get("fork") or of_run.get("start_from")
     sweep = of_run.pop("sweep", None)
@@ -65,8 +69,8 @@ def parse(arguments: list[str]) -> Command:
     options = options_of_settings(chosen)
     if is_help:
         return Command(Settings.from_dict(chosen), explained=(*options.values(), *options_of_run().values()))
-    settings = Settings.from_dict(merged(chosen, _read(flags, options)))
-    return Command(settings, **of_run, sweep=None if sweep is None else _read_sweep(sweep, options))
+    settings = Settings.from_dict(merged(chosen, _read(flags, options, program)))
+    return Command(settings, **of_run, sweep=None if sweep is None else _read_sweep(sweep, options, program))
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -88,15 +92,15 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return arguments[:first], given
 
 
-def _check_names(names: list[str], arguments: list[str], is_optional: bool) -> None:
+def _check_names(names: list[str], arguments: list[str], program: str, is_optional: bool) -> None:
     if len(names) > len(NAMES):
         raise ValueError(f"got {shlex.join(names[2:])!r} after algorithm and environment, expected options.")
     if is_optional or len(names) == len(NAMES):
         return
     if names:
-        raise ValueError(f"the environment is missing; it comes before the options: train.py {names[0]} CartPole-v1")
+        raise ValueError(f"the environment is missing; it comes before the options: {program} {names[0]} CartPole-v1")
     raise ValueError(
-        f"algorithm and environment come first, as in: train.py ALGORITHM ENVIRONMENT {shlex.join(arguments[:2])}"
+        f"algorithm and environment come first, as in: {program} ALGORITHM ENVIRONMENT {shlex.join(arguments[:2])}"
     )
 
 
@@ -173,7 +177,7 @@ def _sampler_names(flags: Mapping[str, Any]) -> dict[str, Any]:
     return names(flags, "sampler")
 
 
-def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+def _read(flags: Mapping[str, Any], options: Mapping[str, Option], program: str) -> dict[str, Any]:
     """Return the values of options that were given as words, with the types that settings have."""
     values: dict[str, Any] = {}
     for name, words in flat(flags).items():
@@ -185,7 +189,7 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
             values.setdefault("env", {})[last] = _yaml_value(name, words)
             continue
         if option is None:
-            raise ValueError(f"there is no option {_flag(name)}; {_nearest(name, options)}")
+            raise ValueError(f"there is no option {_flag(name)}; {_nearest(name, options, program)}")
         value = option.read(words if isinstance(words, list) else [words])
         inside = values
         for part in option.path[:-1]:
@@ -194,7 +198,7 @@ def _read(flags: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, 
     return values
 
 
-def _read_sweep(words: list[str], options: Mapping[str, Option]) -> dict[str, list[Any]]:
+def _read_sweep(words: list[str], options: Mapping[str, Option], program: str) -> dict[str, list[Any]]:
     """Return the values of each setting that is swept, from words such as `agent.learning_rate=1e-4,1e-3`."""
     sweep: dict[str, list[Any]] = {}
     for word in words:
@@ -206,7 +210,9 @@ def _read_sweep(words: list[str], options: Mapping[str, Option]) -> dict[str, li
             )
         option = options.get(name)
         if option is None:
-            raise ValueError(f"--sweep {shown(given, str)}: there is no such option; {_nearest(name, options)}")
+            raise ValueError(
+                f"--sweep {shown(given, str)}: there is no such option; {_nearest(name, options, program)}"
+            )
         if option.kind is bool or option.is_list:
             raise ValueError(f"--sweep {given}: only numbers can be swept; start separate runs.")
         setting = ".".join(option.path)
@@ -239,11 +245,11 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def _nearest(name: str, options: Mapping[str, Option]) -> str:
+def _nearest(name: str, options: Mapping[str, Option], program: str) -> str:
     known = [*options, *OF_RUN]
     spelled = re.sub(r"(?<![a-z])lr(?![a-z])", "learning_rate", name)  # as other libraries call it
     near = difflib.get_close_matches(spelled, known, n=1)
-    return f"did you mean {_flag(near[0])}?" if near else "see train.py ALGORITHM ENVIRONMENT --help"
+    return f"did you mean {_flag(near[0])}?" if near else f"see {program} ALGORITHM ENVIRONMENT --help"
 
 
 def _parse_resume(names: list[str], given: dict[str, list[str]]) -> Command:

@@ -1,4 +1,4 @@
-"""The options of scripts/train.py: those of the settings, found in the fields of components, and those of the run."""
+"""The options of `python -m algorithms train`: of settings, found in the fields of components, and of the run."""
 
 from __future__ import annotations
 
@@ -207,11 +207,11 @@ def documented(component: Any) -> dict[str, str]:
     }
 
 
-def help_text(options: Iterable[Option], description: str) -> str:
-    """Return the text that explains options, with their defaults."""
+def help_text(options: Iterable[Option], description: str, program: str) -> str:
+    """Return the text that explains options of a program, with their defaults."""
     parser = argparse.ArgumentParser(
-        prog="train.py",
-        usage="train.py ALGORITHM ENVIRONMENT [--option VALUE ...]",
+        prog=program,
+        usage=f"{program} ALGORITHM ENVIRONMENT [--option VALUE ...]",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,

@@ -1,6 +1,6 @@
 """Settings under the names that they had in version 0.1, for the folders of older runs.
 
-In files and on the command line, the old names work for one more version. Only `current` knows them.
+In files and on the command line, the old names work until version 2. Only `current` knows them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def current(values: Mapping[str, Any], is_by_hand: bool = False) -> dict[str, An
         base = " --sampler.base prioritized" if "base" in own else ""
         lines.append(f"`buffer {buffer}` is now `sampler`: --sampler {own['name']}{base}")
     for line in lines if is_by_hand else ():
-        warnings.warn(f"{line}; the old name will be removed in the next version.", FutureWarning, stacklevel=3)
+        warnings.warn(f"{line}; the old name will be removed in version 2.", FutureWarning, stacklevel=3)
     return renamed
 
 

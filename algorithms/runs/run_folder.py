@@ -12,8 +12,8 @@ saved           a mark that there was a checkpoint once
 lock            held by the process that writes to the folder
 result.json     the last evaluation
 curve.png       returns over steps, mean and confidence band over seeds
-priorities.png  how likely the stored starts are drawn; written by scripts/plot.py
-ages.png        how old the drawn samples are; written by scripts/plot.py
+priorities.png  how likely the stored starts are drawn; written by the command `plot`
+ages.png        how old the drawn samples are; written by the command `plot`
 
 Whatever a run needs to continue is on the disk before other files rely on it. A power cut loses only what was done
 since the last checkpoint. Only one run at a time may write to the folder; anybody may read.

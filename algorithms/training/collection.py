@@ -60,7 +60,7 @@ def collect(
         (3, 2)
     """
     if is_random is not None:
-        message = "`is_random` of collect() is now called `random`; the old name will be removed."
+        message = "`is_random` of collect() is now called `random`; the old name will be removed in version 2."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         random = is_random
     num_envs = collector.env.episode_length.shape[0]

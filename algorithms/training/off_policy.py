@@ -100,7 +100,10 @@ def train_step(
         1
     """
     if skips_nonfinite is not None:
-        message = "`skips_nonfinite` of train_step() is now called `skip_nonfinite`; the old name will be removed."
+        message = (
+            "`skips_nonfinite` of train_step() is now called `skip_nonfinite`; "
+            "the old name will be removed in version 2."
+        )
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         skip_nonfinite = skips_nonfinite
     sample = buffer.sample(buffer_state, key_sample, batch_size, progress)

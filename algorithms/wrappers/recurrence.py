@@ -63,7 +63,8 @@ class Recurrent(Wrapper, Component):
         require_integer("Recurrent", "n_step", self.n_step, 1)
         if self.n_step != 1:
             message = (
-                f"`n_step` of Recurrent will be removed; let the view sum rewards: Sequence(..., n={self.n_step})."
+                "`n_step` of Recurrent will be removed in version 2; "
+                f"let the view sum rewards: Sequence(..., n={self.n_step})."
             )
             warnings.warn(message, DeprecationWarning, stacklevel=3)
         if not isinstance(self.agent, MemoryAgent):

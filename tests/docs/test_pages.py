@@ -87,11 +87,10 @@ def test_commands_are_understood():
     found = 0
     for name in [name for name in PAGES if DOCS.joinpath(name).stem not in ELSEWHERE]:
         for line in re.findall(r"^(?:python|bash|\.venv-accelerators/bin/python) (.*)$", PAGES[name], re.MULTILINE):
-            script, *arguments = shlex.split(line, comments=True)
-            assert (ROOT / script).exists(), f"{name}: {line}"
-            if script == "scripts/train.py" and not {"--resume", "--fork", "--start-from", "--config", "--help"} & {
-                *arguments
-            }:
+            script, *arguments = shlex.split(line.replace("-m algorithms ", "algorithms/commands/"), comments=True)
+            path = (ROOT / script).with_suffix(".py") if script.startswith("algorithms/") else ROOT / script
+            assert path.exists(), f"{name}: {line}"
+            if path.name == "train.py" and not GO_ON & {*arguments}:
                 assert command_line.parse(arguments).settings.plan.total_steps > 0
                 found += 1
     assert found >= 5
@@ -166,6 +165,7 @@ def test_versions_agree():
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     assert jb.__version__ == version
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert f"jaxrl_buffers-{version}-py3" in PAGES["start.md"]
 
 
 def test_figures_are_those_of_the_benchmarks():

@@ -1,0 +1,96 @@
+"""The wheel and the source distribution hold what users need. The wheel works where there is no checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.installed import Installed, link_all, link_needed
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+NOT_PUBLISHED = (".ci/", ".github/")
+MISSING = [name for name in ("build", "hatchling") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} of the extra `test` is not installed")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of both files. The wheel is made from the source distribution."""
+    folder = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return built / f"jaxrl_buffers-{PROJECT['version']}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("installed")
+    return Installed(folder / "environment", wheel, link_all(folder / "packages"))
+
+
+def tracked() -> list[str]:
+    """Return the files of the checkout, but for those that are ignored."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip("this is no checkout")
+    return [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def test_the_wheel_holds_both_packages_whole(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == {name for name in tracked() if name.startswith(("algorithms/", "jaxrl_buffers/"))}
+    kinds = {Path(name).suffix or Path(name).name for name in held}
+    assert {".py", ".yaml", ".css", ".typed"} == kinds
+
+
+def test_the_source_distribution_holds_what_the_tests_read(built):
+    with tarfile.open(built / f"jaxrl_buffers-{PROJECT['version']}.tar.gz") as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+    assert held - {"PKG-INFO"} == {name for name in tracked() if not name.startswith(NOT_PUBLISHED)}
+
+
+def test_what_is_imported_is_the_wheel(installed):
+    code, out, errors = installed.run(
+        "-c", "import algorithms, jaxrl_buffers as jb; print(algorithms.__file__, jb.__file__, jb.__version__)"
+    )
+    assert (code, errors) == (0, "")
+    *files, version = out.split()
+    assert all(Path(file).is_relative_to(installed.folder) for file in files)
+    assert version == PROJECT["version"]
+
+
+def test_the_commands_of_the_wheel(installed):
+    small = "--total-steps 2000 --hidden-sizes 8 --num-test-episodes 5 --final-episodes 5 --out run"
+    told = {}
+    for line in (f"train ddqn CartPole-v1 {small}", "evaluate run --episodes 5", "plot run", "compare run"):
+        code, out, errors = installed.run("-m", "algorithms", *line.split())
+        assert code == 0, errors
+        told[line.split()[0]] = out
+    assert "ddqn on CartPole-v1" in told["train"]
+    assert "5 episodes" in told["evaluate"]
+    assert told["plot"].splitlines() == ["run/curve.png", "run/priorities.png", "run/ages.png"]
+    assert told["compare"].endswith("compare.html\n")
+
+
+def test_without_an_extra(wheel, tmp_path):
+    """Buffers need none. Commands say which one they need."""
+    packages = link_needed(tmp_path / "packages", PROJECT["dependencies"], without="matplotlib")
+    core = Installed(tmp_path / "environment", wheel, packages)
+    work = "import jaxrl_buffers as jb; jb.checkpoint, jb.from_config; print(jb.prioritized(8).length)"
+    assert core.run("-c", work) == (0, "8\n", "")
+    told = "python -m algorithms train: matplotlib is not installed; use: pip install 'jaxrl-buffers[train]'\n"
+    assert core.run("-m", "algorithms", "train", "ddqn", "CartPole-v1") == (2, "", told)
