@@ -85,6 +85,7 @@ def with_envs(pair, num_envs, **entries):
     values = {"algorithm": algorithm, "environment": environment, "plan": {"num_envs": num_envs}, **entries}
     return settings_file.from_values(values)
 
+
 NUMBERS = sorted({*range(1, 33), *(round(1.2**power) for power in range(20, 38)), 97, 128, 256, 500, 512, 999, 1_000})
 
 
