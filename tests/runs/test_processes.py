@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -136,6 +137,22 @@ def test_what_cannot_work_ends_in_one_line(arguments, tmp_path):
     assert done.stderr.startswith("train.py: ")
     assert done.stderr.count("\n") == 1
     assert FAULTS[arguments] in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_a_port_in_use_ends_in_one_line(tmp_path, is_launched):
+    """With an address that the user gives, and with one that the launcher gives."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        which = ["--distributed"]
+        if not is_launched:
+            which = ["--coordinator", f"127.0.0.1:{port}", "--num-processes", 2, "--process-id", 0]
+        command = train_command(*TINY, "--out", tmp_path / "run", *which)
+        done = subprocess.run(command, env=slurm(0, 2, port), capture_output=True, text=True, timeout=LONG)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"train.py: process 0 cannot listen on port {port} (Address already in use)")
+    assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
