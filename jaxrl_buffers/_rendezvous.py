@@ -125,8 +125,8 @@ def _connected(host: str, port: int, process_id: int, until: float, patience: fl
     while True:
         try:
             return socket.create_connection((host, port), timeout=max(until - time.monotonic(), 1))
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or time.monotonic() >= until:
+        except OSError as error:  # also for a name that is not known yet, as that of a pod that is being started
+            if time.monotonic() >= until:
                 raise ValueError(
                     f"process {process_id} found nobody at {host}:{port} ({one_line(error)}); start process 0 there "
                     f"within {patience:g} seconds, or correct --coordinator."

@@ -11,10 +11,12 @@ import contextlib
 import itertools
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 import jax
+from jax._src import clusters  # JAX has no public name for how it asks launchers
 
 from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import _rendezvous as rendezvous
@@ -79,20 +81,42 @@ def connect(cluster: Cluster, patience: float = PATIENCE) -> None:
         ValueError: if they do not find each other.
     """
     cluster.check()
+    cluster, local_devices = _as_launched(patience) if cluster.coordinator is None else (cluster, None)
     coordinator, num_processes, process_id = cluster
-    if coordinator is not None and num_processes is not None and process_id is not None:
-        rendezvous.meet(*_address(coordinator), num_processes, process_id, patience)
+    rendezvous.meet(*_address(coordinator or ""), num_processes or 1, process_id or 0, patience)
     # Runs agree on signals between chunks. JAX's own service would take SIGTERM away.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             *cluster,
+            local_device_ids=local_devices,
             initialization_timeout=int(patience),
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=HEARTBEAT,
         )
     except (RuntimeError, ValueError, OSError) as error:
         raise ValueError(f"the processes of the run did not find each other: {one_line(error)}") from None
+
+
+def _as_launched(patience: float) -> tuple[Cluster, Sequence[int] | None]:
+    """Return what the launcher says, as JAX reads it; and which devices of the machine are for this process.
+
+    JAX itself would abort a process that does not find the others.
+    """
+    own = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a missing package, many lines long
+            found = clusters.ClusterEnv.auto_detect_unset_distributed_params(own, None, None, None, None, int(patience))
+    except (RuntimeError, ValueError, OSError, KeyError) as error:
+        raise ValueError(f"--distributed: the launcher is not understood: {one_line(error)}") from None
+    coordinator, num_processes, process_id, local_devices = found
+    if coordinator is None or num_processes is None or process_id is None:
+        raise ValueError(
+            "--distributed: no launcher is around this process; looked for SLURM (srun), Open MPI 4 (mpirun), a TPU "
+            "pod, and Kubernetes with its Python package. Use one, or give --coordinator, --num-processes and "
+            "--process-id."
+        )
+    return Cluster(coordinator, num_processes, process_id), local_devices
 
 
 def connect_as_told(arguments: Sequence[str]) -> None:

@@ -214,7 +214,7 @@ class _OfAllDevices(Wrapping, Component):
     def _of_all(self, draw: Draw) -> Draw:
         if isinstance(_innermost(self.sampler), Combined):  # it has done so for each of its samplers
             return draw
-        total, num_starts = mesh.total((draw.total, draw.num_starts), self.axis)
+        total, num_starts = mesh.total((draw.total, draw.num_starts.astype(jnp.float32)), self.axis)
         factor = mesh.num_devices(self.axis) * draw.total / jnp.where(total > 0, total, 1)
         least = mesh.smallest(draw.least, self.axis)
         return Draw(draw.slots, draw.mass, least, total, num_starts, factor)

@@ -121,7 +121,7 @@ class Draw(NamedTuple):
     mass: jax.Array  # float32[B], the unnormalized probability of each drawn start
     least: jax.Array  # float32[], the smallest mass of any start (inf when there is none)
     total: jax.Array  # float32[], the mass of all starts
-    num_starts: jax.Array  # int32[]
+    num_starts: jax.Array  # int32[]; float32[] if those of all devices are counted, which may be more than 2^31
     factor: Scalar = 1.0  # float32[] or [B], on the weights: it corrects a draw from a part of the starts
 
 

@@ -43,23 +43,36 @@ class Task(NamedTuple):
 
     def begin(self, mesh: Mesh) -> Any:
         """Return the program that makes the first state, given a key; keys `[S]` for a mesh with an axis of seeds."""
-        parts = self.parts(mesh)
-        return jax.jit(parallel.spread(lambda key: loop.init(key, *parts), mesh, gives_state=True))
+        return begin(self.parts(mesh), mesh)
 
     def run(self, mesh: Mesh, num_iterations: int) -> Any:
         """Return the program that advances a state in place."""
-        parts = self.parts(mesh)
-        advance = parallel.spread(lambda state: loop.run(state, *parts, num_iterations), mesh, gives_state=True)
-        return jax.jit(advance, donate_argnums=0)
+        return run(self.parts(mesh), mesh, num_iterations)
 
     def shapes(self, mesh: Mesh) -> TrainState:
         """Return the shapes of the state of one seed, and how they are split."""
-        like = jax.eval_shape(self.begin(mesh), jax.eval_shape(lambda: jax.random.key(0)))
-        return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            like,
-            parallel.shardings(mesh, like),
-        )
+        return shapes(self.parts(mesh), mesh)
+
+
+def begin(parts: Any, mesh: Mesh) -> Any:
+    """Return the program that makes the first state, given the agent, buffer, environment and plan of one device."""
+    return jax.jit(parallel.spread(lambda key: loop.init(key, *parts), mesh, gives_state=True))
+
+
+def run(parts: Any, mesh: Mesh, num_iterations: int) -> Any:
+    """Return the program that advances a state in place."""
+    advance = parallel.spread(lambda state: loop.run(state, *parts, num_iterations), mesh, gives_state=True)
+    return jax.jit(advance, donate_argnums=0)
+
+
+def shapes(parts: Any, mesh: Mesh) -> TrainState:
+    """Return the shapes of the state of one seed, and how they are split."""
+    like = jax.eval_shape(begin(parts, mesh), jax.eval_shape(lambda: jax.random.key(0)))
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        like,
+        parallel.shardings(mesh, like),
+    )
 
 
 def bytes_of_device(state: TrainState) -> int:

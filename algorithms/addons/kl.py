@@ -100,8 +100,9 @@ class AttractionKL(BehaviorKL):
         kl = self.divergences(policy, sample)
         distance = kl - jnp.log(self.preferences)
         # With several devices, the behavior that is nearest for the samples of all of them counts.
-        nearest = jnp.argmin(mesh.mean(jax.lax.stop_gradient(distance), self.axis))
-        least = jnp.min(distance) if self.axis is None else distance[nearest]
+        axis = self.axis if distance.size > 1 else None
+        nearest = jnp.argmin(mesh.mean(jax.lax.stop_gradient(distance), axis))
+        least = jnp.min(distance) if axis is None else distance[nearest]
         return jnp.asarray(self.scale, jnp.float32) * least, {"kl": kl[nearest]}
 
 

@@ -116,6 +116,8 @@ def _begin_again(variables: dict[str, str]) -> None:
 def _train(command: Command, program: Program) -> int:
     if variables := devices.variables_for(command.settings):
         _begin_again(variables)
+    if command.notice:
+        _warn(command.notice, program)
     title = f"{command.settings.algorithm} on {command.settings.environment}"
     with ProgressBar(title, is_quiet=processes.job().index > 0) as bar:
         options = run.Options(

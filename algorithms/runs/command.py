@@ -34,6 +34,7 @@ class Command(NamedTuple):
     coordinator: str | None = None
     num_processes: int | None = None
     process_id: int | None = None
+    notice: str | None = None  # what the user should know before the run begins
     explained: tuple[Option, ...] = ()  # the options to show, if the command asks for help
 
     @property

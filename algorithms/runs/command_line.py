@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithms.runs import old_settings, presets, settings_file
+from algorithms.runs import devices, old_settings, presets, settings_file
 from algorithms.runs.command import Command, run_folders
 from algorithms.runs.command_options import (
     ENV,
@@ -70,7 +70,11 @@ def parse(arguments: list[str], program: str = "train.py") -> Command:
     if is_help:
         return Command(Settings.from_dict(chosen), explained=(*options.values(), *options_of_run().values()))
     settings = Settings.from_dict(merged(chosen, _read(flags, options, program)))
-    return Command(settings, **of_run, sweep=None if sweep is None else _read_sweep(sweep, options, program))
+    notice = None
+    if config is None and origin is None and sweep is None and not any("weighting" in name for name in flat(flags)):
+        settings, notice = devices.without_batch_weights(settings)
+    varied = None if sweep is None else _read_sweep(sweep, options, program)
+    return Command(settings, **of_run, notice=notice, sweep=varied)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:

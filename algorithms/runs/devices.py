@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -41,6 +43,32 @@ def variables_for(settings: Settings) -> dict[str, str]:
         or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     )
     return {} if is_enough or is_set else {NUM_CPU_DEVICES: str(devices * num_groups)}
+
+
+def without_batch_weights(settings: Settings) -> tuple[Settings, str | None]:
+    """Return settings that can be split over devices, and a line that tells what was changed; None if nothing was.
+
+    This is for presets, whose weights nobody has asked for. `weighting="batch"` cannot be computed on several devices;
+    see `Sharded`. `"buffer"` differs from it by one factor for the whole batch.
+    """
+    number = settings.plan.devices
+    if isinstance(number, Suggested):
+        number = devices_for(settings.plan, settings.num_seeds)
+    sampler = _with_weights_of_buffer(settings.sampler)
+    if number == 1 or sampler == settings.sampler:
+        return settings, None
+    line = (
+        'the preset has weighting="batch", which several devices cannot have; this run has weighting="buffer". '
+        "--sampler.weighting chooses another one."
+    )
+    return dataclasses.replace(settings, sampler=sampler), line
+
+
+def _with_weights_of_buffer(sampler: Any) -> Any:
+    if not isinstance(sampler, Mapping):
+        return sampler
+    changed = {name: _with_weights_of_buffer(value) for name, value in sampler.items()}
+    return changed | ({"weighting": "buffer"} if sampler.get("weighting") == "batch" else {})
 
 
 def check(settings: Settings) -> None:

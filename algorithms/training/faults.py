@@ -80,7 +80,7 @@ def skip_observing(before: State, after: State, chunk: Transition, axis: Axis = 
 
     With an `axis` of a mesh, the chunks of all devices along it count.
     """
-    num_bad = mesh.total(jnp.sum(of_rows(chunk)[1], dtype=jnp.int32), axis)
+    num_bad = mesh.total(jnp.sum(of_rows(chunk)[1], dtype=jnp.float32), axis)
     return optimization.where(num_bad > 0, before, after)
 
 

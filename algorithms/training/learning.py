@@ -157,6 +157,7 @@ def metric_names(state: Any, agent: Agent, buffer: Buffer, env: Described, plan:
 
     def metrics(state: Any, chunk: Transition, finished: Finished) -> Scalars:
         keys = iteration_keys(state.key, plan)
+        chunk, finished = mesh.vary_like(mesh.vary((chunk, finished), plan.axis), state.key)
         return learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
 
     return jax.eval_shape(metrics, state, chunk, finished).names

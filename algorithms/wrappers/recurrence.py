@@ -171,8 +171,9 @@ def flatten(sample: Sample, axis: Axis = None) -> Sample:
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     rows = rows._replace(obs=history, **following)
     weights = sample.weights.reshape(shape[0], -1) * batch.mask
-    num_rows, num_counting = batch.mask.size * mesh.num_devices(axis), mesh.total(jnp.sum(batch.mask), axis)
-    weights = weights * (num_rows / jnp.maximum(num_counting, 1)).astype(jnp.float32)
+    # A float, as the sums of priorities are: compilers then send both at once.
+    num_counting = mesh.total(jnp.sum(batch.mask, dtype=jnp.float32), axis)
+    weights = weights * (batch.mask.size * mesh.num_devices(axis) / jnp.maximum(num_counting, 1))
     return Sample(rows, sample.handle, weights.reshape(-1))
 
 

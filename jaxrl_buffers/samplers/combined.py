@@ -154,7 +154,7 @@ class Combined(Wrapping, Component):
         factor = 1.0
         if self.axis is not None:  # the probability of a slot among the slots of all devices counts
             here, least = mass, mesh.smallest(least, self.axis)
-            totals, num_starts = mesh.total((totals, num_starts), self.axis)
+            totals, num_starts = mesh.total((totals, num_starts.astype(jnp.float32)), self.axis)
             share, mass = _shared(masses, totals, amounts)
             factor = mesh.num_devices(self.axis) * mass / jnp.where(here > 0, here, 1)
         divisor = jnp.where(totals > 0, totals, 1)

@@ -72,7 +72,8 @@ class LastN(Wrapping, Component):
         """Return the newest part of a window, or an empty window if this part is too large a share of all starts."""
         num_starts = jnp.ceil(jnp.asarray(self.num_starts, jnp.float32))
         mean_starts = starts.count(storage, window).astype(jnp.float32) / ring.shape(storage)[1]
-        mean_starts = mesh.mean(mean_starts, self.axis)
+        if starts.count_by_env(storage, window).ndim:  # otherwise all environments of all devices have the same number
+            mean_starts = mesh.mean(mean_starts, self.axis)
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
         num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
         return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))

@@ -137,7 +137,7 @@ def test_nobody_is_there():
     assert problem.startswith("process 1 found nobody at 127.0.0.1:")
     assert problem.endswith("start process 0 there within 0.3 seconds, or correct --coordinator.")
     with pytest.raises(ValueError, match=r"process 1 found nobody at no\.such\.host\.invalid:1 "):
-        rendezvous.meet("no.such.host.invalid", 1, 2, 1, 20.0)
+        rendezvous.meet("no.such.host.invalid", 1, 2, 1, 0.3)
 
 
 def test_somebody_else_is_there(monkeypatch):

@@ -18,7 +18,7 @@ from support import short_runs
 from support.short_runs import FEW, SETTINGS, SharedPrograms, metrics_without_times
 
 from algorithms import load_policy
-from algorithms.runs import devices, run
+from algorithms.runs import command_line, devices, presets, run
 from algorithms.runs.build import build, complete
 from algorithms.runs.on_devices import OnDevices
 from algorithms.runs.run_folder import RunFolder
@@ -92,6 +92,29 @@ def test_settings_that_cannot_be_split():
         built(dataset={"path": "data.npz"})
     with pytest.raises(ValueError, match="largest weight of a batch"):
         built(sampler={"name": "prioritized", "weighting": "batch"})
+
+
+def test_weights_of_a_batch_that_nobody_asked_for(monkeypatch):
+    """A preset that has them can be split, with a note; one who asks for them gets the reason why not."""
+    sampler = {"name": "prioritized", "alpha": 0.3, "weighting": "batch"}
+    preset = presets.read("ddqn", "CartPole-v1") | {"sampler": sampler}
+    monkeypatch.setattr(presets, "read", lambda *_, **__: preset)
+    command = command_line.parse(["ddqn", "CartPole-v1", "--devices", "8"])
+    assert command.settings.sampler == sampler | {"weighting": "buffer"}
+    assert (command.notice or "").startswith('the preset has weighting="batch", which several devices cannot have')
+    assert build(command.settings).plan.devices == 8
+    for words in ([], ["--devices", "1"]):
+        command = command_line.parse(["ddqn", "CartPole-v1", *words])
+        assert (command.settings.sampler, command.notice) == (sampler, None)
+    asked = command_line.parse(["ddqn", "CartPole-v1", "--devices", "8", "--sampler.weighting", "batch"])
+    with pytest.raises(ValueError, match="largest weight of a batch"):
+        build(asked.settings)
+    nested = dataclasses.replace(ON_TWO, sampler={"name": "recent", "base": sampler})
+    assert devices.without_batch_weights(nested)[0].sampler == {
+        "name": "recent",
+        "base": sampler | {"weighting": "buffer"},
+    }
+    assert devices.without_batch_weights(ON_TWO) == (ON_TWO, None)
 
 
 def test_how_many_devices_a_run_uses(monkeypatch):

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -95,13 +96,35 @@ def test_open_mpi_starts_processes_that_find_each_other(tmp_path):
     assert os.path.exists(tmp_path / "run" / "result.json")
 
 
+def slurm(process: int, count: int, port: int) -> dict[str, str]:
+    """Return the variables of a task that srun starts, as far as JAX reads them."""
+    variables = {"JOB_ID": "77", "STEP_NODELIST": "localhost", "NTASKS": count, "PROCID": process, "LOCALID": process}
+    named = {f"SLURM_{name}": str(value) for name, value in variables.items()}
+    return environment(**named, JAX_COORDINATOR_PORT=str(port))
+
+
+def test_tasks_of_slurm_find_each_other(tmp_path):
+    """Two real processes, with the variables that SLURM sets."""
+    port, command = free_port(), train_command(*TINY, "--out", tmp_path / "run", *QUICK, "--total-steps", 1680)
+    both = [
+        subprocess.Popen(
+            [*command, "--distributed"], env=slurm(process, 2, port), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for process in range(2)
+    ]
+    said = [process.communicate(timeout=LONG) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert [b"after 1,680 steps" in output for output, _ in said] == [True, False]
+    assert (tmp_path / "run" / "result.json").exists()
+
+
 FAULTS = {
     "--num-processes 2": "--coordinator: is missing; --coordinator, --num-processes and --process-id go together.",
     "--coordinator here --num-processes 2 --process-id 0": "got 'here', expected HOST:PORT of process 0",
     "--coordinator here:1 --num-processes two --process-id 0": "--num-processes: got 'two', expected a whole number",
     "--coordinator here:1 --num-processes 2 --process-id 2": "Cluster(process_id=2): ",
     "--distributed --process-id 1": "--process-id: --distributed asks the launcher for it; leave out one of the two.",
-    "--distributed": "the processes of the run did not find each other: coordinator_address should be defined.",
+    "--distributed": "--distributed: no launcher is around this process; looked for SLURM (srun), Open MPI 4 (mpirun)",
 }
 
 
@@ -114,6 +137,22 @@ def test_what_cannot_work_ends_in_one_line(arguments, tmp_path):
     assert done.stderr.startswith("train.py: ")
     assert done.stderr.count("\n") == 1
     assert FAULTS[arguments] in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_a_port_in_use_ends_in_one_line(tmp_path, is_launched):
+    """With an address that the user gives, and with one that the launcher gives."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        which = ["--distributed"]
+        if not is_launched:
+            which = ["--coordinator", f"127.0.0.1:{port}", "--num-processes", 2, "--process-id", 0]
+        command = train_command(*TINY, "--out", tmp_path / "run", *which)
+        done = subprocess.run(command, env=slurm(0, 2, port), capture_output=True, text=True, timeout=LONG)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"train.py: process 0 cannot listen on port {port} (Address already in use)")
+    assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

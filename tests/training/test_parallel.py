@@ -30,6 +30,7 @@ PARTS = {
         dataclasses.replace(PLAN, on_nan="skip"),
     ),
     "ppo": (Normalized(PPO(CARTPOLE.action_space, SMALL)), jb.rollout(8, 8), CARTPOLE, ROLLOUT),
+    "ppo_memory": (Recurrent(PPO(CARTPOLE.action_space, GRU)), jb.rollout(8, 8), CARTPOLE, ROLLOUT),
     "memory": (
         Recurrent(DDQN(CARTPOLE.action_space, GRU)),
         jb.sequences(30, 8, sequence_length=4, sampler=jb.Prioritized()),
@@ -82,7 +83,7 @@ def test_devices_train_one_agent(name):
     assert int(metrics["steps"]) == PARTS[name][3].steps(3)
     assert all(np.isfinite(value) for name, value in metrics.items() if not name.startswith("episode_"))
     assert metrics["skipped_updates" if name == "sac" else "nonfinite_losses"] == 0
-    if name != "ppo":
+    if not name.startswith("ppo"):
         assert after.buffer.storage.head.tolist() == [26] * 4
         assert not np.array_equal(*jax.tree.leaves(after.buffer.storage.data)[0][:2])
 
