@@ -17,7 +17,7 @@ Differences from the paper:
 Differences from PyTorchRL:
 
 * The target `y` uses the action of the target policy, and no loss contains noise.
-* Priorities are also updated when samples are prioritized.
+* Priorities are updated. In PyTorchRL they never are.
 * Noise is drawn for every environment and every component.
 * Stored actions are the ones that the environment received.
 * PyTorchRL's class and its factory have different defaults of `learning_rate_q`. The default here is the factory's.

@@ -20,8 +20,8 @@ Differences from the paper:
 * Advantages are normalized over the rollout. A setting of `Rollout` turns this off.
 * The standard deviation of the policy depends on the observation.
 
-PyTorchRL has no PPO in its off-policy part. Rollouts are as in l2r's PPOBuffer, with two differences: returns are sums
-of rewards, and the values of last observations are passed in.
+PyTorchRL has no PPO in its off-policy part. Rollouts are as in l2r's PPOBuffer, with two differences: its batches
+hold rewards where these hold returns, and here the values of last observations are passed in.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Differences from PyTorchRL:
 * The target `y` uses the action of the target policy.
 * Smoothing noise is drawn for every sample and every component. It is scaled and clipped by the bounds of the
   component.
-* Priorities are also updated when samples are prioritized.
+* Priorities are updated. In PyTorchRL they never are.
 * A delay above 1 works. `target_update_interval` is 2, as in the paper. In PyTorchRL it is 1.
 
 All other defaults are those of PyTorchRL. The batch size is set in `Plan`. PyTorchRL's factory has 100.
