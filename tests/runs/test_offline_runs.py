@@ -215,3 +215,12 @@ def test_environments_on_the_host_learn_offline_and_go_on(data, tmp_path, num_se
     again = dataclasses.replace(again, plan=dataclasses.replace(plan, offline_updates=0))
     result = run.start(again, tmp_path / "next", FEW._replace(final_episodes=1), start_from=tmp_path / "run")
     assert int(run.restore(tmp_path / "next").agent.num_updates[-1]) == 16 + 6
+
+
+def test_a_data_set_that_is_not_finite_is_refused_before_anything_is_written(tmp_path, data):
+    arrays = dict(np.load(data))
+    arrays["rewards"][3:5] = np.nan
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(ValueError, match=r"dataset: .*bad.npz.* not finite: 2 rows in 'rewards', of \d+ rows"):
+        run.start(settings_of(tmp_path / "bad.npz"), tmp_path / "run", FEW)
+    assert not (tmp_path / "run").exists()
