@@ -224,3 +224,11 @@ def test_a_data_set_that_is_not_finite_is_refused_before_anything_is_written(tmp
     with pytest.raises(ValueError, match=r"dataset: .*bad.npz.* not finite: 2 rows in 'rewards', of \d+ rows"):
         run.start(settings_of(tmp_path / "bad.npz"), tmp_path / "run", FEW)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_first_steps_is_forked(tmp_path, data):
+    plan = dataclasses.replace(PLAN, start_steps=0, total_steps=4, offline_updates=2)
+    run.start(settings_of(data, plan=plan), tmp_path / "run", FEW)
+    settings = RunFolder(tmp_path / "run").settings()
+    longer = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=8))
+    assert run.fork(tmp_path / "run", longer, tmp_path / "fork", FEW)["steps"] == 8
