@@ -14,7 +14,7 @@ from support.pendulum import PLAN, data_set
 from support.short_runs import FEW, SharedPrograms
 
 import jaxrl_buffers as jb
-from algorithms.runs import command_line, run
+from algorithms.runs import command_line, run, watch
 from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
@@ -232,3 +232,11 @@ def test_a_run_without_first_steps_is_forked(tmp_path, data):
     settings = RunFolder(tmp_path / "run").settings()
     longer = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=8))
     assert run.fork(tmp_path / "run", longer, tmp_path / "fork", FEW)["steps"] == 8
+
+
+def test_offline_updates_that_are_not_finite_are_told(tmp_path, data):
+    np.savez(tmp_path / "large.npz", **{**np.load(data), "rewards": np.full(400, 1e30, np.float32)})
+    plan = dataclasses.replace(PLAN, offline_updates=4, total_steps=0, start_steps=0, on_nan="stop")
+    message = "losses at offline update 1 and gradients at offline update 1 were not finite"
+    with pytest.raises(watch.NotFinite, match=message):
+        run.start(settings_of(tmp_path / "large.npz", plan=plan), tmp_path / "run", FEW)
