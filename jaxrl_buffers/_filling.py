@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
 
 from jaxrl_buffers._array_files import blocks
 from jaxrl_buffers._checks import row_structure
+from jaxrl_buffers._data_files import fitted
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
 
 BLOCK_BYTES = 2**22  # how much is written at once
+CHECKED_ROWS = 2**12  # how many rows are checked at once, if none are stored
+FIELDS = {"obs": "observations", "action": "actions", "reward": "rewards", "next_obs": "next_observations"}
 
 
 def require_one_column(caller: str, buffer: ReplayBuffer) -> None:
@@ -66,10 +69,45 @@ def filled(
         row = row._replace(extras={**(row.extras or {}), **row_structure(dict(extras))})
         pieces = (_with_extras(piece, extras) for piece in pieces)
     state = buffer.init(row)
-    for block in blocks(pieces, row, rows_of_block(buffer, row, num_rows)):
+    for block in finite(blocks(pieces, row, rows_of_block(buffer, row, num_rows))):
         # Wait, because the next block has the same memory.
         state = jax.block_until_ready(_add(buffer, state, jax.tree.map(lambda leaf: leaf[:, None], block)))
     return _mark_break(buffer, state)
+
+
+def check(row: Transition, pieces: Iterable[Transition], like: Transition | None) -> None:
+    """Read all pieces, and refuse what cannot be stored; `row` and `like` are as in `_data_files.fitted`."""
+    row = row if like is None else fitted(row, like, "from_file")
+    for _ in finite(blocks(pieces, row, CHECKED_ROWS)):
+        pass
+
+
+def finite(pieces: Iterable[Transition]) -> Iterator[Transition]:
+    """Yield pieces as they are. After the last one, refuse numbers that are not finite, by the names of their fields.
+
+    Updates that draw such a row would spoil the agent. Extras may be anything.
+    """
+    num_rows, num_bad = 0, dict.fromkeys(FIELDS, 0)
+    for piece in pieces:
+        num_rows += len(piece.reward)
+        for field in FIELDS:
+            num_bad[field] += int(_is_bad(getattr(piece, field), len(piece.reward)).sum())
+        yield piece
+    found = [f"{count} rows in {FIELDS[field]!r}" for field, count in num_bad.items() if count]
+    if found:
+        raise ValueError(
+            f"the data set has numbers that are not finite: {' and '.join(found)}, of {num_rows} rows; correct these "
+            "rows, or leave them out."
+        )
+
+
+def _is_bad(values: PyTree, num_rows: int) -> np.ndarray:
+    """Return `bool[M]`: the rows in which some number is not finite."""
+    is_bad = np.zeros(num_rows, bool)
+    for leaf in jax.tree.leaves(values):
+        if jax.numpy.issubdtype(leaf.dtype, np.inexact):
+            is_bad |= ~np.isfinite(leaf).reshape(num_rows, -1).all(axis=1)
+    return is_bad
 
 
 def _with_extras(piece: Transition, extras: Mapping[str, PyTree]) -> Transition:

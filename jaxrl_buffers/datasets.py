@@ -83,6 +83,22 @@ def describe(path: str | os.PathLike[str], num_actions: int | None = None) -> De
     return Description(episode_files.count_steps(dataset), _row(_first_episode(dataset, ())[0]))
 
 
+def check(path: str | os.PathLike[str], *, like: Transition | None = None, num_actions: int | None = None) -> None:
+    """Read a whole data set, and refuse what `from_file` would refuse. Nothing is stored.
+
+    Args:
+        path: as in `from_file`.
+        like, num_actions: as in `from_arrays`.
+    """
+    if data_files.is_of_arrays(path):
+        with data_files.opened(path) as arrays:
+            source = ArraySource.of(arrays, (), num_actions)
+            filling.check(source.row, source.pieces(filling.CHECKED_ROWS), like)
+        return
+    first, pieces = _first_episode(episode_files.opened(path), (), num_actions)
+    filling.check(_row(first), itertools.chain([first], pieces), like)
+
+
 def from_arrays(
     buffer: ReplayBuffer,
     arrays: Mapping[str, Any],
@@ -103,6 +119,8 @@ def from_arrays(
       Then the successor of a row that is cut off is not known. This row is left out, and the row before it counts as
       cut off;
     * `infos`: a dict, or keys such as `"infos/qpos"`. What `infos` names becomes a dict in `extras`.
+
+    A data set in which an observation, an action or a reward is not finite is refused, with the number of such rows.
 
     Without `timeouts`, `terminals` end episodes. If there are `next_observations`, an episode also ends where a row's
     successor is not the next row's observation. Flags become bools. Numbers of 64 bits become numbers of 32 bits,
@@ -155,7 +173,8 @@ def from_minari(
     """Return a state that holds the steps of a Minari data set, episode by episode.
 
     Minari keeps `T + 1` observations of `T` steps, so every row has its true successor. An episode that neither
-    terminated nor was truncated was cut off while it was recorded; its last row counts as truncated.
+    terminated nor was truncated was cut off while it was recorded; its last row counts as truncated. Numbers that are
+    not finite are refused, as in `from_arrays`.
 
     Args:
         buffer: with `num_envs=1`.

@@ -116,7 +116,8 @@ class Stepper:
                 _put(last, int(index), spaces.encode(self._space, info["final_obs"][index]))
             return last, obs
         if self._mode == AutoresetMode.DISABLED:
-            fresh, _ = self._vector.reset(options={"reset_mask": ended})
+            with self._explained("reset", "(obs, info)"):
+                fresh, _ = self._vector.reset(options={"reset_mask": ended})
             return obs, jax.tree.map(lambda new, old: np.where(_like(ended, old), new, old), self._encode(fresh), obs)
         return obs, obs
 

@@ -50,12 +50,11 @@ def described(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(value: Mapping[str, Any], env: Described) -> None:
-    """Refuse a data set whose rows are not like those of the environment."""
+    """Refuse a data set whose rows are not like those of the environment, or have numbers that are not finite."""
     with _named(f" ({env.name})"):
         described = datasets.describe(value["path"])
         data_files.fitted(described.row, env.transition(), "from_file")
-        if (num_actions := _num_actions(env)) is not None:
-            datasets.describe(value["path"], num_actions)
+        datasets.check(value["path"], like=env.transition(), num_actions=_num_actions(env))
 
 
 def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent) -> MixtureState:

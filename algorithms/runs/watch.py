@@ -62,10 +62,10 @@ class Watch:
 
     def _look_for_nonfinite(self, first: np.ndarray) -> None:
         steps = {name: first[:, faults.NAMES.index(name)] for name in _NONFINITE}
-        found = {name: int(seeds[seeds > 0].min()) for name, seeds in steps.items() if np.any(seeds)}
+        found = {name: _when(seeds) for name, seeds in steps.items() if np.any(seeds)}
         if not found:
             return
-        listed = " and ".join(f"{name.removeprefix('nonfinite_')} at step {step:,}" for name, step in found.items())
+        listed = " and ".join(f"{name.removeprefix('nonfinite_')} at {when}" for name, when in found.items())
         if self._on_nan == "stop":
             raise NotFinite(f"stopped: {listed} were not finite; {self._kept()}")
         done = {
@@ -89,6 +89,12 @@ class Watch:
         if kind not in self._told:
             self._told.add(kind)
             self._tell(line)
+
+
+def _when(steps: np.ndarray) -> str:
+    """Return when a fault first occurred, in words, from the `first_steps` of all seeds."""
+    offline = steps[steps < 0]
+    return f"offline update {-offline.max():,}" if offline.size else f"step {steps[steps > 0].min():,}"
 
 
 def num_nonfinite(agent_state: object) -> int:

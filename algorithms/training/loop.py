@@ -167,7 +167,7 @@ def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num
 
     def iterate(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         agent_state, buffer_state, metrics = learning.learn_offline(agent, buffer, state.agent, state.buffer, key, plan)
-        sums = state.sums.add(jnp.zeros((), jnp.int32), None, updates=metrics)
+        sums = state.sums.add(-(state.iteration + 1), None, updates=metrics)
         return TrainState(agent_state, buffer_state, state.collector, state.key, state.iteration + 1, sums), None
 
     iterations = state.iteration + jnp.arange(num_iterations, dtype=jnp.int32)

@@ -49,7 +49,8 @@ class Sums(Component):
 
     names: tuple[str, ...] = field(static=True)  # the metrics of updates
     totals: jax.Array  # float32[8 + M], the sums for the names in _BEFORE and then for `names`
-    first_steps: jax.Array  # int32[7], the step at which each of faults.NAMES first occurred; 0 if it did not
+    # The step at which each of faults.NAMES first occurred, or -n if that was offline update n; 0 if it did not occur
+    first_steps: jax.Array  # int32[7]
 
     @classmethod
     def zero(cls, names: Sequence[str]) -> Sums:
@@ -67,7 +68,7 @@ class Sums(Component):
         """Return the sums with new rows, episodes and updates added.
 
         Args:
-            step: the number of steps so far.
+            step: the number of steps so far; before any step, minus the number of offline updates so far.
             chunk: the new rows `[K, N, ...]`, in which faults are counted; None if there are none.
             finished: the episodes `[K, N]` that ended in these rows; None to leave them out.
             updates: the metrics `[U, M]` of `U` updates; None if there were none. The last names may be missing:

@@ -78,7 +78,7 @@ def taken_over(
     plan: Plan,
 ) -> TrainState:
     """Return the state of `adopt` without a collector; consumes `key`."""
-    _check_buffer(plan, buffer)
+    _check_buffer(plan, buffer, is_filled=True)
     # This key differs from that of `init`, and from those of a run that is taken over at another iteration.
     key_train, _ = split(fold_in(fold_in(key, 2**31 - 1), iteration))
     iteration = jnp.asarray(iteration, jnp.int32)

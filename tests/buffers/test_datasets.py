@@ -144,6 +144,29 @@ def test_bad_arrays_are_refused_by_name(message):
         datasets.from_arrays(jb.uniform(20), arrays)
 
 
+def test_numbers_that_are_not_finite_are_refused(tmp_path):
+    arrays = stream([3, 4], ["terminal", "timeout"])
+    arrays["rewards"][[1, 4]] = np.nan
+    arrays["next_observations"] = arrays["next_observations"].astype(np.float64)
+    arrays["next_observations"][2, 0] = 1e39  # too large for float32
+    np.savez(tmp_path / "bad.npz", **arrays)
+    message = r"not finite: 2 rows in 'rewards' and 1 rows in 'next_observations', of 7 rows"
+    for read in (
+        lambda: datasets.from_arrays(jb.uniform(20), arrays),
+        lambda: datasets.from_file(jb.uniform(20), tmp_path / "bad.npz"),
+        lambda: datasets.check(tmp_path / "bad.npz"),
+    ):
+        with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
+            read()
+
+
+def test_infos_may_be_anything():
+    arrays = stream([3], ["terminal"]) | {"infos": {"speed": np.full(3, np.nan, np.float32)}}
+    buffer = jb.uniform(20)
+    state = datasets.from_arrays(buffer, arrays, infos=("speed",))
+    assert np.isnan(jb.host.gather_all(buffer, state).extras["speed"]).all()
+
+
 def test_other_misuse_is_refused():
     arrays = stream([3], ["terminal"])
     with pytest.raises(ValueError, match=r"num_envs=2.*Mixture"):

@@ -239,6 +239,24 @@ def test_a_wrong_step_is_explained(returned):
     assert isinstance(error.value.__cause__, ValueError)
 
 
+class FailsLater(Wrong):
+    """Fails in the second reset."""
+
+    num_resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.num_resets += 1
+        if self.num_resets > 1:
+            raise ValueError("no level 2")
+        return np.zeros(3, np.float32), {}
+
+
+def test_a_reset_that_fails_later_is_explained():
+    steps = from_factory(lambda: FailsLater((np.zeros(3), 0.0, True, False, {})), "Later").start(1, seed=0)
+    with pytest.raises(RuntimeError, match=r"Later failed in `reset`, which must return \(obs, info\).*no level 2"):
+        steps.step(np.zeros(1, int))
+
+
 def test_lengths_of_episodes_are_whole_numbers():
     steps = environments.make("gymnasium:CartPole-v1").start(2, seed=0)
     finished = steps.step(np.zeros(2, int)).finished

@@ -14,7 +14,7 @@ from support.pendulum import PLAN, data_set
 from support.short_runs import FEW, SharedPrograms
 
 import jaxrl_buffers as jb
-from algorithms.runs import command_line, run
+from algorithms.runs import command_line, run, watch
 from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
@@ -215,3 +215,28 @@ def test_environments_on_the_host_learn_offline_and_go_on(data, tmp_path, num_se
     again = dataclasses.replace(again, plan=dataclasses.replace(plan, offline_updates=0))
     result = run.start(again, tmp_path / "next", FEW._replace(final_episodes=1), start_from=tmp_path / "run")
     assert int(run.restore(tmp_path / "next").agent.num_updates[-1]) == 16 + 6
+
+
+def test_a_data_set_that_is_not_finite_is_refused_before_anything_is_written(tmp_path, data):
+    arrays = dict(np.load(data))
+    arrays["rewards"][3:5] = np.nan
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(ValueError, match=r"dataset: .*bad.npz.* not finite: 2 rows in 'rewards', of \d+ rows"):
+        run.start(settings_of(tmp_path / "bad.npz"), tmp_path / "run", FEW)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_first_steps_is_forked(tmp_path, data):
+    plan = dataclasses.replace(PLAN, start_steps=0, total_steps=4, offline_updates=2)
+    run.start(settings_of(data, plan=plan), tmp_path / "run", FEW)
+    settings = RunFolder(tmp_path / "run").settings()
+    longer = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=8))
+    assert run.fork(tmp_path / "run", longer, tmp_path / "fork", FEW)["steps"] == 8
+
+
+def test_offline_updates_that_are_not_finite_are_told(tmp_path, data):
+    np.savez(tmp_path / "large.npz", **{**np.load(data), "rewards": np.full(400, 1e30, np.float32)})
+    plan = dataclasses.replace(PLAN, offline_updates=4, total_steps=0, start_steps=0, on_nan="stop")
+    message = "losses at offline update 1 and gradients at offline update 1 were not finite"
+    with pytest.raises(watch.NotFinite, match=message):
+        run.start(settings_of(tmp_path / "large.npz", plan=plan), tmp_path / "run", FEW)
