@@ -83,12 +83,12 @@ def test_options_go_before_the_file(file):
 def test_convolutions_are_set_by_options_and_by_files(file):
     options = ("--channels", 32, 64, 64, "--kernel-sizes", 8, 4, 3, "--strides", 4, 2, 1, "--hidden-sizes", 512)
     settings = settings_of("ddqn", "CartPole-v1", *options)
-    assert build(settings).agent.agent.torso == NATURE
+    assert _torso(settings) == NATURE
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     file.write_text(json.dumps(settings.to_dict()))
     assert settings_of("--config", file) == settings
     assert jb.from_config(jb.to_config(NATURE)) == NATURE
-    assert build(settings_of("ddqn", "CartPole-v1", "--channels", 8, 8)).agent.agent.torso.kernel_sizes == (3,)
+    assert _torso(settings_of("ddqn", "CartPole-v1", "--channels", 8, 8)).kernel_sizes == (3,)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +176,8 @@ def test_files_that_cannot_be_read(script, capsys, tmp_path, text, message):
 def test_names_behind_options(script, capsys, file):
     assert script.main(["--config", str(file), "--seed", "1", "sac", "CartPole-v1"]) == 2
     assert "put them before the options" in capsys.readouterr().err
+
+
+def _torso(settings):
+    """Return the torso of the agent inside the wrappers of the preset: averaging and normalizing."""
+    return build(settings).agent.agent.agent.torso
