@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from algorithms.networks.torsos import Torso
-from jaxrl_buffers._xla import narrow_product
+from jaxrl_buffers._xla import narrow_product, one_by_one
 from jaxrl_buffers.types import PyTree
 
 
@@ -103,7 +103,11 @@ class GaussianActor(nn.Module):
 
 def _small_head(size: int) -> nn.Dense:
     """Return a last layer with small weights, so that a new policy acts near the middle of its bounds."""
-    return _head(size, kernel_init=nn.initializers.orthogonal(0.01))
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+        return one_by_one(lambda key: nn.initializers.orthogonal(0.01)(key, shape, dtype))(key)
+
+    return _head(size, kernel_init=init)
 
 
 def _head(size: int, **options: Any) -> nn.Dense:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxrl_buffers._checks import require_choice, require_integer
-from jaxrl_buffers._xla import scan_carries
+from jaxrl_buffers._xla import one_by_one, scan_carries
 from jaxrl_buffers.types import PyTree
 
 KINDS = ("gru", "lstm")
@@ -142,7 +142,8 @@ def _orthogonal_blocks(num_gates: int) -> nn.initializers.Initializer:
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
         size = shape[0]
-        blocks = [nn.initializers.orthogonal()(part, (size, size), dtype) for part in jax.random.split(key, num_gates)]
+        block = one_by_one(lambda key: nn.initializers.orthogonal()(key, (size, size), dtype))
+        blocks = [block(part) for part in jax.random.split(key, num_gates)]
         return jnp.concatenate(blocks, axis=1)
 
     return init

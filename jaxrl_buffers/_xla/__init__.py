@@ -16,7 +16,7 @@ numbers in `_random/hashing.py`.
     layers.py     layers of networks
 """
 
-from jaxrl_buffers._xla.layers import convolve, map_stack, narrow_product, scan_carries
+from jaxrl_buffers._xla.layers import convolve, map_stack, narrow_product, one_by_one, scan_carries
 from jaxrl_buffers._xla.values import compact, in_one_kernel, keep, order_after, stack_bytes, sum_in_order
 from jaxrl_buffers._xla.writes import set_at, set_last_wins, set_row, set_run, without_duplicates
 
@@ -27,6 +27,7 @@ __all__ = [
     "keep",
     "map_stack",
     "narrow_product",
+    "one_by_one",
     "order_after",
     "scan_carries",
     "set_at",

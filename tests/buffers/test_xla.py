@@ -265,3 +265,15 @@ def test_gates_are_cut_apart_before_the_loop_on_cpu_alone():
         text = jax.jit(carries_of).trace(*args).lower(lowering_platforms=(platform,)).as_text()
         (loop,) = re.findall(r"= stablehlo.while.*", text)
         assert ("tensor<7x6xf32>" in loop) is is_whole
+
+
+def test_batches_of_factorizations_are_loops_on_cpu_alone(key):
+    def initialize(key):
+        return jax.random.orthogonal(key, 4)
+
+    keys = jax.random.split(key, (2, 3))
+    both = [jax.vmap(jax.vmap(function)) for function in (_xla.one_by_one(initialize), initialize)]
+    np.testing.assert_array_equal(*(jax.jit(function)(keys) for function in both))
+    cosines = jax.vmap(_xla.one_by_one(jnp.cos))
+    is_loop = {name: "stablehlo.while" in operations(name, cosines, jnp.ones(3)) for name in ("cpu", "tpu", "cuda")}
+    assert is_loop == {"cpu": True, "tpu": False, "cuda": False}
