@@ -60,7 +60,7 @@ def check(value: Mapping[str, Any], env: Described) -> None:
 def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent) -> MixtureState:
     """Return the state of the mixture before the first step: an empty buffer, and one with the data set.
 
-    A data set has no numbers of `info`, so they are NaN.
+    A data set has no states of a memory, so sequences from it begin with an empty memory. Numbers of `info` are NaN.
     """
     assert isinstance(buffer, Mixture)
     online, stored = buffer.buffers

@@ -80,7 +80,3 @@ def _check_dataset(settings: Settings) -> None:
         raise ValueError("dataset: it is not split over devices; leave out one of --dataset and --devices.")
     if settings.algorithm in ON_POLICY:
         raise ValueError(f"dataset: {settings.algorithm} learns only from new steps of its policy; leave it out.")
-    if settings.memory != "none":
-        raise ValueError(
-            f"dataset: a data set has no states of a memory such as {settings.memory}; leave out one of the two."
-        )

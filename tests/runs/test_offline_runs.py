@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from support.pendulum import PLAN, data_set
+from support.scripts import finish, start_script
 from support.short_runs import FEW, SharedPrograms
 
 import jaxrl_buffers as jb
@@ -141,7 +142,6 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
     [
         (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
         (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
-        (("--dataset", "{data}", "--memory", "gru"), "dataset: a data set has no states of a memory"),
         (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
@@ -165,9 +165,11 @@ def test_data_of_another_environment_are_refused(data, finished, tmp_path):
         run.start(settings_of(data, algorithm="ppo", sampler=None), tmp_path / "run", FEW)
 
 
-def test_info_is_unknown_of_rows_of_the_data_set(data, tmp_path):
-    """What the run collects itself has it."""
-    settings = settings_of(data, info=("discount",), sampler={"name": "uniform"})
+def test_memories_begin_empty_and_info_is_unknown(data, tmp_path):
+    """A data set has neither; what the run collects itself has both."""
+    settings = settings_of(
+        data, memory="gru", memory_size=4, sequence_length=6, burn_in=2, info=("discount",), sampler={"name": "uniform"}
+    )
     longer = dataclasses.replace(settings, plan=dataclasses.replace(PLAN, total_steps=24))
     # The programs of a run do not depend on how long it is.
     programs = SharedPrograms(complete(settings), [complete(settings), complete(longer)].__contains__)
@@ -182,6 +184,8 @@ def test_info_is_unknown_of_rows_of_the_data_set(data, tmp_path):
         jb.host.gather_all(part, jax.tree.map(lambda leaf: leaf[0], state))
         for part, state in zip(buffer.buffers, (online, stored), strict=True)
     ]
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(rows[1].extras["carry"]))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(rows[0].extras["carry"]))
     assert np.isnan(rows[1].extras["info"]["discount"]).all()
     assert np.isfinite(rows[0].extras["info"]["discount"]).all()
     np.testing.assert_array_equal(rows[1].obs[:, 0], np.load(data)["observations"])
@@ -240,3 +244,15 @@ def test_offline_updates_that_are_not_finite_are_told(tmp_path, data):
     message = "losses at offline update 1 and gradients at offline update 1 were not finite"
     with pytest.raises(watch.NotFinite, match=message):
         run.start(settings_of(tmp_path / "large.npz", plan=plan), tmp_path / "run", FEW)
+
+
+def test_a_memory_of_the_usual_size_begins(data, tmp_path):
+    """Not so when the matrices of both critics' memories were factored as batches; see `one_by_one`."""
+    words = f"sac Pendulum-v1 --dataset {data} --memory gru --offline-updates 2 --total-steps 0 --final-episodes 1"
+    process = start_script("train", *words.split(), "--out", "run", cwd=tmp_path, environment={})
+    try:
+        code, _, err = finish(process)
+    finally:
+        process.kill()
+    assert (code, err) == (0, "")
+    assert RunFolder(tmp_path / "run").metrics()[-1]["updates"] == 2
