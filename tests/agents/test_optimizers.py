@@ -204,6 +204,7 @@ def in_file(algorithm: str) -> dict:
         "plan": {"total_steps": 10_000, "num_envs": 2},
         "hidden_sizes": [4],
         "averaging": 0,
+        "normalize": False,
         "agent": {"name": algorithm.upper(), "config": {"optimizer": groups}},
     }
 

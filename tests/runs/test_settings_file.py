@@ -120,7 +120,7 @@ def test_sizes_that_are_given_stay(monkeypatch):
     monkeypatch.setattr(build_module, "_environment", lambda settings: seen)
 
     def sizes(*options):
-        settings = complete(settings_of("ddqn", "Acrobot-v1", *options))
+        settings = complete(settings_of("ddqn", "Catch-bsuite", *options))
         assert settings == complete(Settings.from_dict(json.loads(json.dumps(settings.to_dict()))))
         return settings.hidden_sizes, settings.channels, settings.kernel_sizes, settings.strides
 

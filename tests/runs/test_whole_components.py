@@ -157,11 +157,12 @@ def test_what_whole_components_leave_out_is_as_in_their_classes():
     values = {"environment": "CartPole-v1", "agent": {"name": "DDQN"}, "buffer": whole("uniform", length=1_000)}
     settings, preset = settings_file.from_values(values), presets.preset("ddqn", "CartPole-v1")
     assert preset.n_step != Settings.n_step
+    assert preset.normalize
     agent = DDQN(Discrete(2), Torso(preset.hidden_sizes, activation=preset.activation))
-    assert build(settings).agent == Averaged(agent, preset.averaging)
+    assert build(settings).agent == Normalized(Averaged(agent, preset.averaging))
     assert build(settings).buffer == jb.uniform(1_000, preset.plan.num_envs)
     assert settings.plan == preset.plan
-    wrapped = build(dataclasses.replace(settings, normalize=True, averaging=0.0, anneal=True)).agent
+    wrapped = build(dataclasses.replace(settings, averaging=0.0, anneal=True)).agent
     assert isinstance(wrapped, Normalized)
     assert wrapped.agent.schedule == LinearDecay(preset.plan.num_iterations * preset.plan.num_updates)
 
