@@ -1,5 +1,6 @@
 """Settings of every test: mixed ranks raise instead of broadcasting, and machine code is not optimized."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -51,6 +52,8 @@ def few_programs() -> Iterator[None]:
     num_pages = int(MEMORY.read_text().split()[1])
     if len(MAPPINGS.read_bytes().splitlines()) > MANY_MAPPINGS or num_pages > MANY_PAGES:
         jax.clear_caches()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+            trim(0)  # or the memory stays with this process, which would then forget its programs after every module
 
 
 @pytest.fixture
