@@ -42,8 +42,8 @@ def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
     folder = Path(source)
     if folder.is_file():
         raise ValueError(
-            f"{str(source)!r} is no data set: it must be a file .npz, .hdf5 or .h5 with the keys of D4RL, or a "
-            "folder or a name of Minari."
+            f"{str(source)!r} is not a data set: give a file .npz, .hdf5 or .h5 with the keys of D4RL, or a folder or "
+            "a name of Minari."
         )
     with _clear_errors(source):
         if folder.exists():
@@ -65,7 +65,7 @@ def count_steps(dataset: MinariDataset) -> int:
 
 
 def check_actions(dataset: MinariDataset, num_actions: int) -> None:
-    """Read all actions, and refuse one that does not exist; `transitions` does the same on the way."""
+    """Read all actions, and refuse one that does not exist. `transitions` makes the same check while it reads."""
     with _clear_errors(dataset):
         for number, actions in actions_of_episodes(dataset):
             require_actions(actions, num_actions, functools.partial(_name_of_step, number))
@@ -128,7 +128,7 @@ def _clear_errors(source: Any) -> Generator[None]:
 def written(
     arrays: dict[str, Any], target: str | os.PathLike[str], env: Any, spaces: dict[str, Any], metadata: dict[str, Any]
 ) -> MinariDataset:
-    """Write arrays under D4RL's names as a data set of Minari, all of it or nothing."""
+    """Write arrays under D4RL's names as a data set of Minari. If that fails, nothing of it is left."""
     minari = imported("to_minari")
     from minari.storage.datasets_root_dir import get_dataset_path
 

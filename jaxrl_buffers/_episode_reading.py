@@ -1,7 +1,7 @@
 """Episodes of a Minari data set, read from its HDF5 file.
 
 Minari reads every info of every episode, needed or not, and finds each array by several steps. Here only what is needed
-is read, by h5py's functions below its objects. Data sets in another format, and images in JPEG, are read by Minari.
+is read, by the low-level functions of h5py. Data sets in another format, and images in JPEG, are read by Minari.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ class Damaged(FileNotFoundError):
 
 
 class MissingPart(ValueError):
-    """The file of one of several processes is not there. Perhaps its disk is; so no older step is taken instead."""
+    """A file that another process of the run has written is not there.
+
+    It may still be on the disk of that process, so no older step is read instead.
+    """
 
 
 def text(files: Mapping[str, int], leaves: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:

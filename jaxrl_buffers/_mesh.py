@@ -75,7 +75,7 @@ def own_key(key: jax.Array, axis: Axis) -> jax.Array:
 
 
 def across(component: Any, axis: Axis) -> Any:
-    """Return a component in which every part that has an `axis` knows this one.
+    """Return a component in which every part with a field `axis` has this axis.
 
     Parts are the fields of components, and the entries of their tuples.
     """

@@ -79,7 +79,7 @@ class Job:
         self._read: list[str] = []  # keys from process 0 that others may still be reading
 
     def to_first(self, value: Any) -> list[Any]:
-        """Send a value to process 0. So process 0 knows that the others have read all that it sent before."""
+        """Send a value to process 0. It shows process 0 that this process has read everything sent to it before."""
         name = self._name()
         if self.index:
             self._client.key_value_set(f"{name}/{self.index}", json.dumps(value))
@@ -113,7 +113,7 @@ def job() -> Group:
     return _jobs[0]
 
 
-_jobs: list[Job] = []  # one, because it counts the messages
+_jobs: list[Job] = []  # at most one, because a `Job` numbers all messages of this process
 
 
 def meet(name: str, seconds: float) -> bool:

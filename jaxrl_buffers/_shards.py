@@ -34,7 +34,10 @@ class OfDevices:
         self.state, self.like, self.axis = state, like, axis
 
     def place(self, device: Device) -> tuple[int, ...]:
-        """Return which entry a device has along the axis of devices, and where it begins along those before it."""
+        """Return where the part of a device begins, along the axes up to that of devices; see `start`.
+
+        The last number is the place of the device along the axis of devices.
+        """
         return tuple(start(jax.tree.leaves(self.state)[0], device)[: self.axis + 1])
 
 

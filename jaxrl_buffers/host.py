@@ -121,7 +121,7 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     indices = segment_tree.find(tree, thresholds)
     if bool(jnp.any(indices == segment_tree.NOT_FOUND)):
         total, largest = float(segment_tree.reduce(tree).total), float(jnp.max(thresholds))
-        raise ValueError(f"find() got the threshold {largest}, but all leaves amount to {total} only.")
+        raise ValueError(f"find() got the threshold {largest}, but the sum of all leaves is only {total}.")
     return indices
 
 

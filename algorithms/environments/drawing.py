@@ -51,6 +51,7 @@ def drawer(env: Environment) -> tuple[Draw, int]:
         ValueError: if the environment cannot be drawn, or if a library for it is not installed.
     """
     inner = env.env.env if isinstance(env.env, Masked) else env.env
+    # Compared by name, because this module can be imported only where Brax is installed.
     if type(inner).__module__ == "algorithms.environments.brax":
         return _of_brax(inner, env), round(1 / float(inner.env.dt))
     if isinstance(inner, Drawable):

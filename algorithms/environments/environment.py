@@ -135,10 +135,11 @@ class Environment(Component):
         next_obs = _cast(info["final_observation"], structure[0])
         reward = reward.astype(jnp.float32)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
-        told = info_of(self.name, self.info_names, info)
-        if wrong := [name for name, value in told.items() if jnp.shape(value) != (num_envs,)]:
+        numbers = info_of(self.name, self.info_names, info)
+        if wrong := [name for name, value in numbers.items() if jnp.shape(value) != (num_envs,)]:
             raise ValueError(f"{self.name} has an info {wrong[0]!r} that is not one number; leave it out.")
-        extras = {"info": {name: jnp.asarray(value, jnp.float32) for name, value in told.items()}} if told else ()
+        numbers = {name: jnp.asarray(value, jnp.float32) for name, value in numbers.items()}
+        extras = {"info": numbers} if numbers else ()
         transition = Transition(state.obs, action, reward, terminated, truncated, next_obs, extras)
         ended = terminated | truncated
         total, length = state.episode_return + reward, state.episode_length + 1

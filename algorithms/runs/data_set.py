@@ -81,9 +81,9 @@ def _num_actions(env: Described) -> int | None:
 
 
 @contextlib.contextmanager
-def _named(behind: str = "") -> Generator[None]:
-    """Begin errors with the name of the setting."""
+def _named(end: str = "") -> Generator[None]:
+    """Begin errors with the name of the setting, and end them with `end`."""
     try:
         yield
     except (ValueError, ImportError) as error:
-        raise ValueError(f"dataset: {error}{behind}") from None
+        raise ValueError(f"dataset: {error}{end}") from None

@@ -110,9 +110,8 @@ class _Session:
         """Train up to the end of the plan, and return the results."""
         self._report("compiling")
         state = self._begin() if state is None else state
-        self._watch.look(
-            self._programs.read_sums(state), is_read=False
-        )  # the sums of the warm-up, checked before anything is saved
+        # The first steps may have faults too. They are checked before anything is saved.
+        self._watch.look(self._programs.read_sums(state), is_read=False)
         while True:
             is_due = self._agree()  # a signal that comes during the save is obeyed after the next chunk
             if self._signal or self._is_done or is_due:

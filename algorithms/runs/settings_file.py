@@ -45,7 +45,7 @@ from algorithms.runs.components import ALGORITHMS, algorithm_of, replaced_by_opt
 from algorithms.runs.files import read_text
 from algorithms.runs.settings import Settings, is_component, merged
 from jaxrl_buffers import _yaml as yaml_text
-from jaxrl_buffers._checks import shown
+from jaxrl_buffers._checks import one_line, shown
 
 
 def read(path: str | os.PathLike[str], **names: str | None) -> Settings:
@@ -68,7 +68,7 @@ def read_dict(path: str | os.PathLike[str], **names: str | None) -> dict[str, An
         values = over_preset(yaml_text.parse(text), **names)
         build(Settings.from_dict(values))  # refuses what is wrong
     except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: {one_line(error)}") from None
     return values
 
 

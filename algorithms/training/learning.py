@@ -70,15 +70,15 @@ def learn(
 def _with_info(metrics: Scalars, chunk: Transition, finished: Finished) -> Scalars:
     """Add the `info` numbers of rows `[K, N]` to the metrics: the means over steps, and over the ends of episodes.
 
-    A number that a step did not tell is NaN, and does not count.
+    A number is NaN where the `info` of a step did not have it. Such a step does not count.
     """
-    told = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
-    if not told:
+    info = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
+    if not info:
         return metrics
     sums = {}
-    for name, values in told.items():
-        is_told = ~jnp.isnan(values)
-        for label, counts in ((f"info_{name}", is_told), (f"info_{name}_at_end", is_told & finished.ended)):
+    for name, values in info.items():
+        is_known = ~jnp.isnan(values)
+        for label, counts in ((f"info_{name}", is_known), (f"info_{name}_at_end", is_known & finished.ended)):
             sums[label], sums[label + COUNT] = jnp.sum(jnp.where(counts, values, 0)), jnp.sum(counts)
     values = jnp.stack([jnp.asarray(value, jnp.float32) for value in sums.values()])
     num_updates = metrics.values.shape[0]

@@ -25,7 +25,7 @@ from jaxrl_buffers.feeder._lane import CLOSED, DONE, OPEN, Lane
 
 __all__ = ["Feeder", "Stopped"]
 
-PAUSE = 0.001  # seconds between two looks at the memory
+PAUSE = 0.001  # seconds between two reads of the memory
 SECONDS_TO_SETTLE = 10.0  # how long to wait for an intake that is being closed to take the last chunks
 
 
