@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -123,12 +123,12 @@ def row_structure(example: PyTree) -> PyTree:
 
     def structure(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path) or "(the example)"
-        array = leaf if _has_dtype(leaf) else np.asarray(leaf)
+        array = leaf if is_array(leaf) else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.ShapeDtypeStruct(array.shape, array.dtype)
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
-        array = leaf if _has_dtype(leaf) else np.asarray(leaf, jnp.asarray(leaf).dtype)
+        array = leaf if is_array(leaf) else np.asarray(leaf, jnp.asarray(leaf).dtype)
         return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
     return jax.tree_util.tree_map_with_path(structure, example)
@@ -150,9 +150,9 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
         need = ((num_rows, num_columns, *entry.shape), entry.dtype)
         if got != need:
             raise ValueError(
-                f"add() got {_spell(*got)} for leaf {name}, but {_spell(*need)} is needed: axes are "
+                f"add() got {kind_of(*got)} for leaf {name}, but {kind_of(*need)} is needed: axes are "
                 "[rows, environments, ...], all leaves have the same number of rows, and each entry is "
-                f"{_spell(entry.shape, entry.dtype)}."
+                f"{kind_of(entry.shape, entry.dtype)}."
             )
     if num_rows == 0:
         raise ValueError("add() got a chunk of 0 rows; leave the call out, or pass at least one row.")
@@ -228,15 +228,31 @@ def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
     return batch
 
 
-def _has_dtype(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
     """Return whether a leaf is an array, or describes one."""
     return isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct)
 
 
 def _dtype(leaf: Any) -> Any:
-    dtype = leaf.dtype if _has_dtype(leaf) else jnp.asarray(leaf).dtype
+    dtype = leaf.dtype if is_array(leaf) else jnp.asarray(leaf).dtype
     return dtype if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _spell(shape: tuple[int, ...], dtype: Any) -> str:
+def kind_of(shape: tuple[int, ...], dtype: object) -> str:
+    """Return the kind of an array in words, such as `float32[3, 4]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the first name whose texts differ, with both texts; None if there is no such name.
+
+    A name that is missing on one side has the text `nothing` there.
+
+    Example:
+        >>> first_difference({"['w']": "float32[3]", "['b']": "float32[]"}, {"['w']": "float32[3]"})
+        ("['b']", 'float32[]', 'nothing')
+    """
+    for name in {**one, **other}:
+        if one.get(name) != other.get(name):
+            return name, one.get(name, "nothing"), other.get(name, "nothing")
+    return None

@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import segment_tree
+from jaxrl_buffers._checks import is_array, kind_of
 from jaxrl_buffers._held_rows import ReplayState
 from jaxrl_buffers._shards import Device, OfDevices
 from jaxrl_buffers.segment_tree import SegmentTree
@@ -157,16 +158,12 @@ def kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
     if isinstance(leaf, SlotLeaf | SplitLeaf):
         return kind(name, leaf.leaf, axes)
     if isinstance(leaf, SegmentTree):
-        return f"segment tree of {_spell((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
+        return f"segment tree of {kind_of((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
     if is_number(leaf):  # its kind is that of the array that `jax.eval_shape` makes of it
-        return _spell(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
+        return kind_of(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
+    if not (is_array(leaf) or isinstance(leaf, PackedLeaf)) or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
-    return _spell((*axes, *leaf.shape), leaf.dtype)
-
-
-def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]"
+    return kind_of((*axes, *leaf.shape), leaf.dtype)
 
 
 def is_number(leaf: Any) -> bool:

@@ -13,10 +13,12 @@ computed with typed keys, unless the caller's type is known.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,6 @@ from algorithms.environments import _obs_dtype as obs_dtypes
 from algorithms.environments import masked  # registers its environments
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
-from algorithms.environments._meant import meant_by
 from algorithms.environments.described import Finished, info_like, info_of, transition_like, with_info
 from algorithms.environments.goals import Goal
 from algorithms.environments.spaces import Box, Discrete, Space
@@ -190,8 +191,18 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
         ShapeDtypeStruct(shape=(10, 10, 4), dtype=bool)
     """
     if name not in gymnax.registered_envs:
-        raise ValueError(f"there is no environment {name!r}; did you mean {' or '.join(meant_by(name))}?")
+        raise ValueError(f"there is no environment {name!r}; did you mean {' or '.join(_meant_by(name))}?")
     return _make(name, tuple(sorted(options.items())), obs_dtype)
+
+
+def _meant_by(name: str) -> list[str]:
+    """Return names that a user may have meant by one that does not exist, also names of other libraries."""
+    if name in gymnasium.registry or name.startswith("ALE/"):
+        return [f"gymnasium:{name}"]
+    near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
+    others = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.7)
+    forms = ["one of gymnax.registered_envs", "gymnasium:NAME", "brax:NAME", "my_module:function"]
+    return near + [f"gymnasium:{other}" for other in others] or forms
 
 
 @functools.cache  # equal environments are one object, so they share compiled programs

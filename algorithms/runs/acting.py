@@ -41,10 +41,11 @@ def needs_carry(agent: Agent, deterministic: bool) -> bool:
     """Return whether actions depend on earlier steps: through a memory, or through noise that spans steps."""
     if not jax.tree.leaves(jax.eval_shape(lambda: agent.initial_carry(1))):
         return False
-    return not deterministic or _has_memory(agent)
+    return not deterministic or _is_recurrent(agent)
 
 
-def _has_memory(agent: Agent) -> bool:
+def _is_recurrent(agent: Agent) -> bool:
+    """Return whether one of the wrappers around an agent is `Recurrent`."""
     while isinstance(agent, Wrapper):
         if isinstance(agent, Recurrent):
             return True

@@ -114,3 +114,27 @@ class Wrapping(abc.ABC):
     def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
         """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: sampler.reprioritize(inner, legal))
+
+
+class WrappingOne(Wrapping):
+    """A sampler around one other sampler, whose state is also its own state.
+
+    A derived class implements `draw` and `measure`.
+    """
+
+    @property
+    def inner(self) -> tuple[Sampler, ...]:
+        """The sampler inside."""
+        return (self.sampler,)
+
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
+        """Return the state of the sampler inside."""
+        return self.sampler.init(storage_shape, platform)
+
+    def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
+        """Return the state of the sampler inside after an operation."""
+        return operation(self.sampler, state)
+
+    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Pass the report on to the sampler inside."""
+        return self.sampler.report_return(state, mean_return)
