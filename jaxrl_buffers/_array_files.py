@@ -71,7 +71,7 @@ class ArraySource(NamedTuple):
     def row(self) -> Transition:
         """The shapes and dtypes of one row as it is stored."""
 
-        def one(leaf: Any) -> jax.ShapeDtypeStruct:
+        def one(leaf: Sliceable) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
         obs, action, reward = (jax.tree.map(one, self.arrays[name]) for name in NEEDED[:3])
@@ -164,7 +164,7 @@ def copy(target: PyTree, place: slice, source: PyTree) -> None:
         to[place] = leaf[: place.stop - place.start]
 
 
-def _nested(value: Any) -> Any:
+def _nested(value: object) -> Any:
     """Turn groups of an HDF5 file and other mappings into dicts, and values that cannot be sliced into arrays."""
     if isinstance(value, Mapping):
         return {name: _nested(part) for name, part in value.items()}

@@ -21,7 +21,11 @@ from jaxrl_buffers._episode_reading import Episode, actions_of_episodes, episode
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
+    from gymnasium import Env
+    from gymnasium.envs.registration import EnvSpec
     from minari import MinariDataset
+
+    AnyEnv = Env[Any, Any] | EnvSpec | str | None
 
 
 def imported(caller: str) -> Any:
@@ -112,7 +116,7 @@ def _transitions_of(episode: Episode) -> Transition:
 
 
 @contextlib.contextmanager
-def _clear_errors(source: Any) -> Generator[None]:
+def _clear_errors(source: str | os.PathLike[str] | MinariDataset) -> Generator[None]:
     """Turn errors of Minari and HDF5 into an error that names the data set."""
     try:
         yield
@@ -126,7 +130,11 @@ def _clear_errors(source: Any) -> Generator[None]:
 
 
 def written(
-    arrays: dict[str, Any], target: str | os.PathLike[str], env: Any, spaces: dict[str, Any], metadata: dict[str, Any]
+    arrays: dict[str, Any],
+    target: str | os.PathLike[str],
+    env: AnyEnv,
+    spaces: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> MinariDataset:
     """Write arrays under D4RL's names as a data set of Minari. If that fails, nothing of it is left."""
     minari = imported("to_minari")
@@ -159,7 +167,7 @@ def _has_version(name: str) -> bool:
     return re.search(r"-v\d+$", name) is not None
 
 
-def _described(arrays: dict[str, Any], env: Any, spaces: dict[str, Any]) -> dict[str, Any]:
+def _described(arrays: dict[str, Any], env: AnyEnv, spaces: dict[str, Any]) -> dict[str, Any]:
     """Return the spec and the spaces of the environment. An entry that is not known is None."""
     import gymnasium
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import segment_tree, starts
@@ -83,7 +82,9 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[begin : sizes[0]], rows)
 
 
-def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
+def dequeue(
+    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: ArrayLike | None = None
+) -> tuple[ReplayState, PyTree]:
     """Dequeue as `buffer.dequeue` does, but raise `ValueError` if an environment has too few whole rows.
 
     Example:

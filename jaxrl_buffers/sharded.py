@@ -12,8 +12,6 @@ the weighted mean of the whole buffer, for any weights `w_i` that depend only on
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -157,7 +155,7 @@ class Sharded(Component):
         return mesh.vary(state, self.axis)
 
 
-def shard(buffer: Any, axis: Axis) -> Any:
+def shard(buffer: ReplayBuffer | Mixture | Rollout, axis: Axis) -> Sharded | Mixture | Rollout:
     """Return a buffer of one device as a part of a buffer that is split over the devices of a mesh axis.
 
     A `ReplayBuffer` becomes a `Sharded`. All buffers of a `Mixture` do. A `Rollout` normalizes advantages by the mean

@@ -81,12 +81,12 @@ class Environment(Component):
     @property
     def max_episode_length(self) -> Scalar | None:
         """The time limit in the environment's parameters; None if they have none."""
-        return getattr(self.params, "max_steps_in_episode", None)
+        return getattr(self.params, "max_steps_in_episode", None)  # only some environments have this parameter
 
     @property
     def goal(self) -> Goal | None:
         """What hindsight needs; None if the environment has no goals."""
-        return getattr(self.env, "goal", None)
+        return getattr(self.env, "goal", None)  # not by a protocol: wrappers of gymnax pass it on by `__getattr__`
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""
@@ -235,7 +235,7 @@ def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: st
     return environment.replace(obs_dtype=obs_dtype)
 
 
-def _action_space(space: Any, name: str) -> Space:
+def _action_space(space: object, name: str) -> Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, gymnax_spaces.Box) and len(np.shape(np.zeros(space.shape))) <= 1:
@@ -256,7 +256,7 @@ def _type_of_one(keys: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
 
 
-def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
+def _common(one: jax.ShapeDtypeStruct, other: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return the shape of the leaves, and a dtype that both have or can be cast to."""
     dtype = one.dtype if one.dtype == other.dtype else jnp.promote_types(one.dtype, other.dtype)
     return jax.ShapeDtypeStruct(other.shape, dtype)

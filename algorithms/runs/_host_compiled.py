@@ -7,6 +7,7 @@ seed. States have a leading axis of seeds if there is more than one seed.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -111,7 +112,7 @@ class HostCompiled:
             return carry
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._num_seeds, *leaf.shape)), carry)
 
-    def _over_seeds(self, function: Any, in_axes: Any = 0) -> Any:
+    def _over_seeds(self, function: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0) -> Any:
         return function if self._num_seeds is None else jax.vmap(function, in_axes)
 
     def _by_seed(self, values: PyTree, axis: int = 0) -> PyTree:
@@ -139,7 +140,7 @@ class HostCompiled:
         agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
         agent_state = jax.tree.map(jnp.copy, agent_state)  # the caller keeps the original
         state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
-        names = loop.metric_names(state, agent, buffer, env, plan)
+        names = train_state.metric_names(state, agent, buffer, env, plan)
         return state._replace(sums=state.sums.with_names(names)), key_env, key_warmup
 
     def _warm_up_keys(self, key: jax.Array) -> jax.Array:
@@ -221,7 +222,9 @@ class HostCompiled:
     def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, PolicyLeaves]:
         """Learn from the rows of all actors. The key of `state` is passed separately, as `key`."""
 
-        def of_seed(state: Any, key: jax.Array, chunk: Transition, finished: Finished) -> tuple[Any, PolicyLeaves]:
+        def of_seed(
+            state: TrainState, key: jax.Array, chunk: Transition, finished: Finished
+        ) -> tuple[TrainState, PolicyLeaves]:
             keys = iteration_keys(fold_in(key, state.iteration), self._plan)
             parts = self._agent, self._buffer, self._plan
             state = train_state.learn(state._replace(key=key), chunk, finished, keys, *parts)

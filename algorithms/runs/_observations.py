@@ -53,7 +53,7 @@ class Observations:
         return self._structure.unflatten([list(leaf.shape) for leaf in leaves])
 
 
-def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
+def _fitted(leaf: object, like: jax.ShapeDtypeStruct) -> Any:
     """Return a leaf cast to the right dtype; refuse a leaf whose values the cast would change."""
     leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if leaf.dtype == like.dtype:

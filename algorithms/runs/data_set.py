@@ -27,7 +27,7 @@ from jaxrl_buffers._checks import shown
 KEYS: dict[str, type] = {"path": str, "rows": int, "hash": str}
 
 
-def checked(value: Any) -> dict[str, Any]:
+def checked(value: object) -> dict[str, Any]:
     """Return the data set of settings as a dict; the settings may give only its path."""
     given = {"path": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or "path" not in given:

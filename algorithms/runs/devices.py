@@ -64,7 +64,7 @@ def without_batch_weights(settings: Settings) -> tuple[Settings, str | None]:
     return dataclasses.replace(settings, sampler=sampler), line
 
 
-def _with_weights_of_buffer(sampler: Any) -> Any:
+def _with_weights_of_buffer(sampler: object) -> Any:
     if not isinstance(sampler, Mapping):
         return sampler
     changed = {name: _with_weights_of_buffer(value) for name, value in sampler.items()}

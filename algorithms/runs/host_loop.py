@@ -153,7 +153,7 @@ class HostLoop:
         return self._programs.stats(state)
 
     def evaluate(
-        self, agent_state: Any, key: jax.Array, num_episodes: int, deterministic: bool = True
+        self, agent_state: PyTree, key: jax.Array, num_episodes: int, deterministic: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; see `evaluate_on_host`."""
         limit, num_envs = time_limit(self._env, None), side_by_side(num_episodes, self._num_seeds or 1)

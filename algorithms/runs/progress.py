@@ -98,7 +98,7 @@ def read_agent(origin: RunFolder, like_origin: TrainState, like: TrainState) -> 
     return origin.restore(_only(like, "agent"), partial=True)[0].agent
 
 
-def _only(like: Any, *names: str) -> Any:
+def _only(like: PyTree, *names: str) -> Any:
     """Return shapes of a state of which only some fields are read."""
     if isinstance(like, Members):
         return Members(tuple(_only(state, *names) for state in like.states))

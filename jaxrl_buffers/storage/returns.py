@@ -22,7 +22,7 @@ power of `gamma`, so episodes of any length have finite returns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -223,7 +223,7 @@ def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Arr
     return _then(composed, composition(len(nodes) - 1, jnp.zeros_like(row))).total
 
 
-def _is_range(bounds: Any) -> bool:
+def _is_range(bounds: object) -> bool:
     """Return whether `bounds` is a pair in ascending order, as far as the values are known while tracing."""
     if not isinstance(bounds, tuple) or len(bounds) != 2 or not all(map(is_number, bounds)):
         return False
