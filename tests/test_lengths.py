@@ -1,4 +1,4 @@
-"""How the code is built: no file is long, and no function."""
+"""How the code is built: no file is long, and no function; and no test depends on another one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
                 assert docstring.end_lineno is not None
                 lines -= docstring.end_lineno - docstring.lineno + 1
             yield node.name, lines
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Return the names of all modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_test_imports_from_another_one():
+    """What several tests need is in `support` or `models`."""
+    tests = [path for path in FILES if path.name.startswith("test_")]
+    found = {path.name: [name for name in imported(path) if ".test_" in f".{name}"] for path in tests}
+    assert {name: others for name, others in found.items() if others} == {}
+    assert len(found) > 100
 
 
 def test_no_file_is_long():
