@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax
 
 from algorithms.training.collection import where_env
-from algorithms.types import Agent
-from algorithms.wrappers._base import Wrapper
+from algorithms.types import Agent, WrapperAgent
 from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers.types import PyTree
 
@@ -46,7 +45,7 @@ def needs_carry(agent: Agent, deterministic: bool) -> bool:
 
 def _is_recurrent(agent: Agent) -> bool:
     """Return whether one of the wrappers around an agent is `Recurrent`."""
-    while isinstance(agent, Wrapper):
+    while isinstance(agent, WrapperAgent):
         if isinstance(agent, Recurrent):
             return True
         agent = agent.agent
