@@ -26,7 +26,7 @@ from jaxrl_buffers.mixture import Mixture
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.samplers import Combined, Prioritized
-from jaxrl_buffers.samplers._base import Wrapping, WrappingOne
+from jaxrl_buffers.samplers._base import OneInside, PassingOn, Wrapping
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, Window
 
@@ -166,7 +166,7 @@ def shard(buffer: ReplayBuffer | Mixture | Rollout, axis: Axis) -> Sharded | Mix
     return mesh.across(buffer, axis) if isinstance(buffer, Rollout) else Sharded(buffer, axis)
 
 
-class _OfAllDevices(WrappingOne, Component):
+class _OfAllDevices(OneInside, PassingOn, Component):
     """A sampler that draws on one device, and computes the weights as if it had drawn from the starts of all devices.
 
     Args:

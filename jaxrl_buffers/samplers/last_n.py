@@ -12,14 +12,14 @@ from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.component import MESH_AXIS, Component, field
-from jaxrl_buffers.samplers._base import WrappingOne
+from jaxrl_buffers.samplers._base import OneInside, Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class LastN(WrappingOne, Component):
+class LastN(OneInside, Wrapping, Component):
     """Draw from the newest `num_starts` starts of every environment. Another sampler draws among these starts.
 
     The sampler `Recent` is different: it draws from a share of the starts, which shrinks from update to update.
