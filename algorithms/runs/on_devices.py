@@ -66,7 +66,7 @@ class OnDevices:
         return lambda state: program(own, self._placed(state))
 
     def gathered(self, values: PyTree) -> PyTree:
-        """Fetch them from the first device of each group."""
+        """Return the result of the first device of each group."""
         return self._members.gathered(jax.tree.map(_fetched, values))
 
     def apart(self, states: PyTree, size: int) -> Iterable[Any]:

@@ -157,11 +157,11 @@ class Alone:
         return jax.tree.map(lambda value: np.asarray(value)[None], values)
 
     def apart(self, states: PyTree, size: int) -> Iterable[Any]:
-        """There is one group."""
+        """Return one group with the only member."""
         return [states]
 
     def joined(self, groups: list[Any], size: int) -> Any:
-        """There is one group."""
+        """Return the only group."""
         return groups[0]
 
 
@@ -193,7 +193,7 @@ class InOneProgram:
         return lambda state: program(own, state)
 
     def gathered(self, values: PyTree) -> PyTree:
-        """Fetch them."""
+        """Return the result as NumPy arrays, which already have the axis of members."""
         return jax.tree.map(np.asarray, values)
 
     def apart(self, states: PyTree, size: int) -> Iterable[Any]:
@@ -275,7 +275,7 @@ class OnCores:
         return of_all
 
     def gathered(self, values: PyTree) -> PyTree:
-        """Put them together."""
+        """Return the results of all members, stacked."""
         return jax.tree.map(lambda *entries: np.stack([np.asarray(entry) for entry in entries]), *values.states)
 
     def apart(self, states: PyTree, size: int) -> Iterable[Any]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms.environments._gymnax import Environment, environment, spaces
-from algorithms.environments.goals.goal import Goal, reward, with_goal
+from algorithms.environments.goals.goal import Goal, observation, reward, with_goal
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Transition
 
@@ -86,7 +86,7 @@ class BitFlip(Environment):
         self, state: BitFlipState, params: environment.EnvParams | None = None, key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """Return the bits as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
-        return {"observation": state.bits, "achieved_goal": state.bits, "desired_goal": state.goal}
+        return observation(state.bits, state.goal)
 
     @property
     def name(self) -> str:
@@ -105,4 +105,4 @@ class BitFlip(Environment):
     def observation_space(self, params: environment.EnvParams | None = None) -> spaces.Dict:
         """Return the space of observations: three vectors of bits."""
         bits = spaces.Box(0.0, 1.0, (self.num_bits,))
-        return spaces.Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})
+        return spaces.Dict(observation(bits, bits))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms.environments._gymnax import Environment, environment, spaces
-from algorithms.environments.goals.goal import Goal, reward, with_goal
+from algorithms.environments.goals.goal import Goal, observation, reward, with_goal
 from jaxrl_buffers.types import Transition
 
 RADIUS = 0.05  # the radius of the region that counts as the goal
@@ -73,7 +73,7 @@ class PointReach(Environment):
         self, state: PointReachState, params: environment.EnvParams | None = None, key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """Return the position as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
-        return {"observation": state.position, "achieved_goal": state.position, "desired_goal": state.goal}
+        return observation(state.position, state.goal)
 
     @property
     def name(self) -> str:
@@ -87,4 +87,4 @@ class PointReach(Environment):
     def observation_space(self, params: environment.EnvParams | None = None) -> spaces.Dict:
         """Return the space of observations: three points in the square."""
         point = spaces.Box(-1.0, 1.0, (2,))
-        return spaces.Dict({"observation": point, "achieved_goal": point, "desired_goal": point})
+        return spaces.Dict(observation(point, point))
