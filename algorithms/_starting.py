@@ -11,7 +11,7 @@ import sys
 
 
 def _arguments() -> list[str] | None:
-    """Return the words behind `python -m algorithms`; None in any other program."""
+    """Return the words after `python -m algorithms`; None in any other program."""
     if sys.argv[:1] != ["-m"]:  # as it is while Python looks for the module to run
         return None
     module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")

@@ -1,4 +1,4 @@
-"""Data sets of arrays under the names that D4RL gave them: checked, and read in pieces."""
+"""Data sets of arrays under the names that D4RL gave them. They are checked, and read in pieces."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class ArraySource(NamedTuple):
         terminated, truncated = _flags(chosen, num_rows)
         if "next_observations" in chosen:
             return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool), num_actions)
+        # The successor of a row is the next row's observation, so a row that is cut off has no known successor. It is
+        # left out, and the row before it becomes the one that is cut off.
         is_last = np.arange(num_rows) == num_rows - 1
         is_cut = (truncated | is_last) & ~terminated
         truncated = truncated | (np.append(is_cut[1:], False) & ~terminated)
@@ -69,7 +71,7 @@ class ArraySource(NamedTuple):
     def row(self) -> Transition:
         """The shapes and dtypes of one row as it is stored."""
 
-        def one(leaf: Any) -> jax.ShapeDtypeStruct:
+        def one(leaf: Sliceable) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
         obs, action, reward = (jax.tree.map(one, self.arrays[name]) for name in NEEDED[:3])
@@ -92,7 +94,7 @@ class ArraySource(NamedTuple):
             yield piece if kept.all() else jax.tree.map(lambda leaf, kept=kept: leaf[kept], piece)
 
     def check_actions(self) -> None:
-        """Read all actions, and refuse one that does not exist; `pieces` does the same on the way."""
+        """Read all actions, and refuse one that does not exist. `pieces` makes the same check while it reads."""
         for begin in range(0, len(self.is_kept) if self.num_actions is not None else 0, FLAG_ROWS):
             actions = _read(self.arrays["actions"], begin, begin + FLAG_ROWS)
             require_actions(actions, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
@@ -109,12 +111,12 @@ class ArraySource(NamedTuple):
 
 
 def require_actions(actions: PyTree, num_actions: int | None, name_of: Callable[[int], str]) -> None:
-    """Refuse discrete actions that do not exist, by the name of the first row that has one.
+    """Refuse discrete actions that do not exist. The error names the first row that has one.
 
     Args:
-        actions: of some rows.
-        num_actions: how many there are; None if actions are not discrete.
-        name_of: returns the name of a row, given its number among these.
+        actions: the actions of some rows.
+        num_actions: how many actions there are; None if actions are not discrete.
+        name_of: returns the name of a row for the error, given its number among these rows.
     """
     if num_actions is None:
         return
@@ -140,7 +142,7 @@ def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:
 def blocks(pieces: Iterable[PyTree], row: PyTree, num_rows: int) -> Iterator[PyTree]:
     """Join pieces of any length, and yield their rows in blocks of `num_rows`, cast to the dtypes of `row`.
 
-    The last block may be shorter. All blocks have the same memory, so use each up before the next one.
+    The last block may be shorter. All blocks share the same memory, so finish with a block before asking for the next.
     """
     block, filled = jax.tree.map(lambda leaf: np.empty((num_rows, *leaf.shape), leaf.dtype), row), 0
     for piece in pieces:
@@ -162,7 +164,7 @@ def copy(target: PyTree, place: slice, source: PyTree) -> None:
         to[place] = leaf[: place.stop - place.start]
 
 
-def _nested(value: Any) -> Any:
+def _nested(value: object) -> Any:
     """Turn groups of an HDF5 file and other mappings into dicts, and values that cannot be sliced into arrays."""
     if isinstance(value, Mapping):
         return {name: _nested(part) for name, part in value.items()}

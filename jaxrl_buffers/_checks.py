@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from jaxrl_buffers._checked import check
 from jaxrl_buffers.types import Handle, PyTree, View
@@ -19,7 +20,7 @@ INT32_LIMIT = 2**31  # and counts become int32
 MOST_SHOWN = 200  # how many characters of a bad value an error shows
 
 
-def require_number(owner: Any, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
+def require_number(owner: object, name: str, value: Any, least: float, most: float = float(FLOAT32.max)) -> None:
     """Refuse a value that is not a number, or that is outside of `[least, most]`.
 
     An array passes if all its numbers do. Arrays of JAX and tracers pass: their values may not be known yet.
@@ -45,7 +46,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def require_positive(owner: Any, name: str) -> None:
+def require_positive(owner: object, name: str) -> None:
     """Refuse a component whose hyper-parameter `name` is not above zero."""
     value = getattr(owner, name)
     require_number(owner, name, value, 0)
@@ -55,19 +56,19 @@ def require_positive(owner: Any, name: str) -> None:
         )
 
 
-def require_count(owner: Any, name: str, value: Any) -> None:
+def require_count(owner: object, name: str, value: Any) -> None:
     """Refuse a hyper-parameter that is not a whole number of at least 0."""
     require_number(owner, name, value, 0, INT32_LIMIT - 1)
     if _is_known(value) and not np.all(value == np.floor(value)):
         raise ValueError(f"{_name(owner)}({name}={value}): `{name}` must be a whole number.")
 
 
-def _is_known(number: Any) -> bool:
+def _is_known(number: object) -> bool:
     """Return whether the value of a number is known now, and not only when a program runs."""
     return not isinstance(number, (jax.Array, jax.ShapeDtypeStruct))
 
 
-def _name(owner: Any) -> str:
+def _name(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
@@ -80,13 +81,13 @@ def require_integer(owner: str, name: str, value: Any, least: int, most: int = I
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a whole number of at least {least}{limit}.")
 
 
-def require_flag(owner: str, name: str, value: Any) -> None:
+def require_flag(owner: str, name: str, value: object) -> None:
     """Refuse a value that is neither True nor False."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be True or False.")
 
 
-def shown(value: Any, spell: Callable[[Any], str] = repr) -> str:
+def shown(value: object, spell: Callable[[Any], str] = repr) -> str:
     """Return a value as errors show it: cut off if it is too long to read."""
     try:
         text = spell(value)
@@ -95,14 +96,14 @@ def shown(value: Any, spell: Callable[[Any], str] = repr) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}... ({len(text)} characters)"
 
 
-def require_choice(owner: str, name: str, value: Any, choices: Sequence[str]) -> None:
+def require_choice(owner: str, name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not among `choices`."""
     if not isinstance(value, str) or value not in choices:
         choice = ", ".join(map(repr, choices))
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be one of {choice}.")
 
 
-def require_tuple(owner: str, name: str, value: Any, of: str) -> None:
+def require_tuple(owner: str, name: str, value: object, of: str) -> None:
     """Refuse a value that is not a tuple."""
     if not isinstance(value, tuple):
         raise ValueError(f"{owner}({name}={shown(value)}): `{name}` must be a tuple of {of}.")
@@ -123,12 +124,12 @@ def row_structure(example: PyTree) -> PyTree:
 
     def structure(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path) or "(the example)"
-        array = leaf if _has_dtype(leaf) else np.asarray(leaf)
+        array = leaf if is_array(leaf) else np.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.ShapeDtypeStruct(array.shape, array.dtype)
         if array.dtype.kind in "OSUMm":
             raise ValueError(f"init(): leaf {name} is {leaf!r}; only numbers, and arrays of numbers, can be stored.")
-        array = leaf if _has_dtype(leaf) else np.asarray(leaf, jnp.asarray(leaf).dtype)
+        array = leaf if is_array(leaf) else np.asarray(leaf, jnp.asarray(leaf).dtype)
         return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
     return jax.tree_util.tree_map_with_path(structure, example)
@@ -150,9 +151,9 @@ def check_chunk(chunk: PyTree, row: PyTree, length: int, num_columns: int) -> in
         need = ((num_rows, num_columns, *entry.shape), entry.dtype)
         if got != need:
             raise ValueError(
-                f"add() got {_spell(*got)} for leaf {name}, but {_spell(*need)} is needed: axes are "
+                f"add() got {kind_of(*got)} for leaf {name}, but {kind_of(*need)} is needed: axes are "
                 "[rows, environments, ...], all leaves have the same number of rows, and each entry is "
-                f"{_spell(entry.shape, entry.dtype)}."
+                f"{kind_of(entry.shape, entry.dtype)}."
             )
     if num_rows == 0:
         raise ValueError("add() got a chunk of 0 rows; leave the call out, or pass at least one row.")
@@ -190,7 +191,7 @@ def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
+def check_env_ids(env_ids: ArrayLike, num_envs: int) -> jax.Array:
     """Return environment numbers as an array. Refuse numbers that are not distinct integers in `[0, num_envs)`.
 
     Numbers that are known only when a program runs are checked then, inside of `checked()`.
@@ -213,7 +214,7 @@ def check_env_ids(env_ids: Any, num_envs: int) -> jax.Array:
     return env
 
 
-def check_shape(caller: str, name: str, value: Any, *shapes: tuple[int, ...]) -> None:
+def check_shape(caller: str, name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> None:
     """Refuse an argument whose shape is not one of `shapes`."""
     if np.shape(value) not in shapes:
         options = " or ".join(map(str, dict.fromkeys(shapes)))
@@ -228,15 +229,31 @@ def check_handle(caller: str, handle: Handle) -> tuple[int, ...]:
     return batch
 
 
-def _has_dtype(leaf: Any) -> bool:
+def is_array(leaf: object) -> TypeGuard[np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct]:
     """Return whether a leaf is an array, or describes one."""
     return isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct)
 
 
 def _dtype(leaf: Any) -> Any:
-    dtype = leaf.dtype if _has_dtype(leaf) else jnp.asarray(leaf).dtype
+    dtype = leaf.dtype if is_array(leaf) else jnp.asarray(leaf).dtype
     return dtype if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _spell(shape: tuple[int, ...], dtype: Any) -> str:
+def kind_of(shape: tuple[int, ...], dtype: object) -> str:
+    """Return the kind of an array in words, such as `float32[3, 4]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the first name whose texts differ, with both texts; None if there is no such name.
+
+    A name that is missing on one side has the text `nothing` there.
+
+    Example:
+        >>> first_difference({"['w']": "float32[3]", "['b']": "float32[]"}, {"['w']": "float32[3]"})
+        ("['b']", 'float32[]', 'nothing')
+    """
+    for name in {**one, **other}:
+        if one.get(name) != other.get(name):
+            return name, one.get(name, "nothing"), other.get(name, "nothing")
+    return None

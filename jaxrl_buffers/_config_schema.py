@@ -47,7 +47,7 @@ class Schema(NamedTuple):
     expected: dict[str, str]  # for each key, what is expected, in words
 
 
-def build(kind: Any, config: Any) -> Any:
+def build(kind: Any, config: object) -> Any:
     """Build a component of the given kind, or raise `Problems` with paths relative to `config`."""
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
         raise Problems([((), f"got {shown(config)}, expected {_words(kind)}.")])
@@ -187,12 +187,13 @@ def _words(hint: Any) -> str:
     return f"a {kind} as {{name: ..., config: {{...}}}}"
 
 
-def _number(value: Any) -> Any:
-    is_short = isinstance(value, str) and len(value) <= MOST_DIGITS
-    return float(value) if is_short and _NUMBER.fullmatch(value) else value
+def _number(value: object) -> Any:
+    if isinstance(value, str) and len(value) <= MOST_DIGITS and _NUMBER.fullmatch(value):
+        return float(value)
+    return value
 
 
-def _function(hint: Any, name: Any) -> Callable[..., Any]:
+def _function(hint: Any, name: object) -> Callable[..., Any]:
     if isinstance(name, Mapping) and _is_called_as(hint, component := build(object, name)):  # such as a schedule
         return component
     if not isinstance(name, str) or name not in FUNCTIONS:
@@ -200,7 +201,7 @@ def _function(hint: Any, name: Any) -> Callable[..., Any]:
     return FUNCTIONS[name]
 
 
-def _is_called_as(hint: Any, component: Any) -> bool:
+def _is_called_as(hint: Any, component: object) -> bool:
     """Return whether a component has the arguments and the result of a function, by their annotations."""
     if not callable(component) or not typing.get_args(hint):
         return callable(component)

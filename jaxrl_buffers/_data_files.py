@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from jaxrl_buffers._checks import one_line
-from jaxrl_buffers.types import PyTree
+from jaxrl_buffers.types import PyTree, Transition
 
 OF_ARRAYS = (".npz", ".hdf5", ".h5")
 BLOCK_BYTES = 2**24  # how much of a file is read at once to compute its hash
@@ -61,7 +61,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def fitted(row: Any, like: Any, caller: str) -> Any:
+def fitted(row: Transition, like: Transition, caller: str) -> Transition:
     """Return the row of a data set with the dtypes of `like`; refuse a row of another structure or other shapes.
 
     Args:

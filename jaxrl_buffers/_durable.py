@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 
 class NewFile:
@@ -25,7 +24,7 @@ class NewFile:
         self._descriptor = descriptor
         self.size = 0
 
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes, in parts if the system takes only some of them at once."""
         rest = memoryview(data)
         while rest:

@@ -21,7 +21,11 @@ from jaxrl_buffers._episode_reading import Episode, actions_of_episodes, episode
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
+    from gymnasium import Env
+    from gymnasium.envs.registration import EnvSpec
     from minari import MinariDataset
+
+    AnyEnv = Env[Any, Any] | EnvSpec | str | None
 
 
 def imported(caller: str) -> Any:
@@ -42,8 +46,8 @@ def opened(source: str | os.PathLike[str] | MinariDataset) -> MinariDataset:
     folder = Path(source)
     if folder.is_file():
         raise ValueError(
-            f"{str(source)!r} is no data set: it must be a file .npz, .hdf5 or .h5 with the keys of D4RL, or a "
-            "folder or a name of Minari."
+            f"{str(source)!r} is not a data set: give a file .npz, .hdf5 or .h5 with the keys of D4RL, or a folder or "
+            "a name of Minari."
         )
     with _clear_errors(source):
         if folder.exists():
@@ -65,7 +69,7 @@ def count_steps(dataset: MinariDataset) -> int:
 
 
 def check_actions(dataset: MinariDataset, num_actions: int) -> None:
-    """Read all actions, and refuse one that does not exist; `transitions` does the same on the way."""
+    """Read all actions, and refuse one that does not exist. `transitions` makes the same check while it reads."""
     with _clear_errors(dataset):
         for number, actions in actions_of_episodes(dataset):
             require_actions(actions, num_actions, functools.partial(_name_of_step, number))
@@ -112,7 +116,7 @@ def _transitions_of(episode: Episode) -> Transition:
 
 
 @contextlib.contextmanager
-def _clear_errors(source: Any) -> Generator[None]:
+def _clear_errors(source: str | os.PathLike[str] | MinariDataset) -> Generator[None]:
     """Turn errors of Minari and HDF5 into an error that names the data set."""
     try:
         yield
@@ -126,9 +130,13 @@ def _clear_errors(source: Any) -> Generator[None]:
 
 
 def written(
-    arrays: dict[str, Any], target: str | os.PathLike[str], env: Any, spaces: dict[str, Any], metadata: dict[str, Any]
+    arrays: dict[str, Any],
+    target: str | os.PathLike[str],
+    env: AnyEnv,
+    spaces: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> MinariDataset:
-    """Write arrays under D4RL's names as a data set of Minari, all of it or nothing."""
+    """Write arrays under D4RL's names as a data set of Minari. If that fails, nothing of it is left."""
     minari = imported("to_minari")
     from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -159,7 +167,7 @@ def _has_version(name: str) -> bool:
     return re.search(r"-v\d+$", name) is not None
 
 
-def _described(arrays: dict[str, Any], env: Any, spaces: dict[str, Any]) -> dict[str, Any]:
+def _described(arrays: dict[str, Any], env: AnyEnv, spaces: dict[str, Any]) -> dict[str, Any]:
     """Return the spec and the spaces of the environment. An entry that is not known is None."""
     import gymnasium
 

@@ -1,7 +1,7 @@
 """Episodes of a Minari data set, read from its HDF5 file.
 
 Minari reads every info of every episode, needed or not, and finds each array by several steps. Here only what is needed
-is read, by h5py's functions below its objects. Data sets in another format, and images in JPEG, are read by Minari.
+is read, by the low-level functions of h5py. Data sets in another format, and images in JPEG, are read by Minari.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from jaxrl_buffers.types import PyTree
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from minari import MinariDataset
 
 FILE = "main_data.hdf5"  # the name that Minari gives to the file
@@ -98,7 +99,7 @@ def _chosen(number: int, infos: Mapping[str, Any], names: Sequence[str]) -> dict
     return {name: infos[name] for name in names}
 
 
-def _values(read: Callable[[str], Any], path: str, space: Any) -> PyTree:
+def _values(read: Callable[[str], Any], path: str, space: Space[Any]) -> PyTree:
     """Return the observations or actions of an episode in the form of their space."""
     from gymnasium import spaces
 
@@ -120,7 +121,7 @@ def _is_plain(dataset: MinariDataset) -> bool:
     return storage.FORMAT == "hdf5" and not has_jpeg
 
 
-def _leaves(space: Any) -> Iterator[Any]:
+def _leaves(space: Space[Any]) -> Iterator[Any]:
     """Yield the spaces inside a space."""
     from gymnasium import spaces
 

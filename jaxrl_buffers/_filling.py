@@ -1,4 +1,4 @@
-"""Rows that come in pieces, into the state of a buffer."""
+"""Fills the state of a buffer with rows that come in pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_one_column(caller: str, buffer: ReplayBuffer) -> None:
 
 
 def require_room(caller: str, buffer: ReplayBuffer, num_rows: int, keep: str) -> None:
-    """Refuse a data set without rows, and one with more rows than the ring holds, unless the newest suffice."""
+    """Refuse a data set without rows. Refuse more rows than the ring holds, unless only the newest are kept."""
     if num_rows == 0:
         raise ValueError(f"{caller}() found no row with a known successor, so there is nothing to store.")
     if keep == "all" and num_rows > buffer.length:
@@ -83,9 +83,10 @@ def check(row: Transition, pieces: Iterable[Transition], like: Transition | None
 
 
 def finite(pieces: Iterable[Transition]) -> Iterator[Transition]:
-    """Yield pieces as they are. After the last one, refuse numbers that are not finite, by the names of their fields.
+    """Yield pieces as they are. After the last one, raise an error if there were numbers that are not finite.
 
-    Updates that draw such a row would spoil the agent. Extras may be anything.
+    An update that draws such a row would make the agent's parameters not finite. Extras may be anything. The error
+    names the fields with such numbers.
     """
     num_rows, num_bad = 0, dict.fromkeys(FIELDS, 0)
     for piece in pieces:

@@ -28,7 +28,10 @@ class Damaged(FileNotFoundError):
 
 
 class MissingPart(ValueError):
-    """The file of one of several processes is not there. Perhaps its disk is; so no older step is taken instead."""
+    """A file that another process of the run has written is not there.
+
+    It may still be on the disk of that process, so no older step is read instead.
+    """
 
 
 def text(files: Mapping[str, int], leaves: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
@@ -103,11 +106,11 @@ def _check(step: Path, manifest: dict[str, Any]) -> None:
             raise damaged(step, f"{name} has {sizes.get(name, 'no')} bytes instead of {expected}")
 
 
-def _check_array(step: Path, name: str, array: Any) -> None:
+def _check_array(step: Path, name: str, array: object) -> None:
     """Raise an error if keys of the record of an array, or of its pieces, are missing."""
-    is_spread = isinstance(array, dict) and "pieces" in array
-    parts = [(array, _SPREAD_KEYS if is_spread else _ARRAY_KEYS)]
-    parts += [(piece, _PIECE_KEYS) for piece in array["pieces"]] if is_spread else []
+    pieces = array.get("pieces") if isinstance(array, dict) else None
+    parts = [(array, _ARRAY_KEYS if pieces is None else _SPREAD_KEYS)]
+    parts += [(piece, _PIECE_KEYS) for piece in pieces] if isinstance(pieces, list) else []
     for part, keys in parts:
         for key, kind in keys.items():
             if not isinstance(part, dict) or not isinstance(part.get(key), kind):

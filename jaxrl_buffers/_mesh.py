@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 import jax
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxrl_buffers._random.hashing import fold_in
 from jaxrl_buffers.component import MESH_AXIS, Component
+from jaxrl_buffers.types import PyTree
 
 T = TypeVar("T")
 Axis = Hashable | None  # the name of an axis of a mesh
 
 
-def axes_of(value: Any) -> frozenset[Any]:
+def axes_of(value: ArrayLike) -> frozenset[Any]:
     """Return the axes of the mesh over which a value varies."""
     return frozenset(jax.typeof(value).mat.varying)
 
@@ -29,14 +31,14 @@ def axes_of(value: Any) -> frozenset[Any]:
 def vary(tree: T, *axes: Axis) -> T:
     """Return the same values, declared to vary over these axes."""
 
-    def declared(leaf: Any) -> jax.Array:
+    def declared(leaf: jax.Array) -> jax.Array:
         missing = tuple(axis for axis in axes if axis is not None and axis not in axes_of(leaf))
         return lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(declared, tree)
 
 
-def vary_like(tree: T, other: Any) -> T:
+def vary_like(tree: T, other: PyTree) -> T:
     """Return the same values, declared to vary over the axes over which some leaf of `other` varies."""
     axes = frozenset().union(*map(axes_of, jax.tree.leaves(other)))
     return vary(tree, *sorted(axes, key=str)) if axes else tree
@@ -75,7 +77,7 @@ def own_key(key: jax.Array, axis: Axis) -> jax.Array:
 
 
 def across(component: Any, axis: Axis) -> Any:
-    """Return a component in which every part that has an `axis` knows this one.
+    """Return a component in which every part with a field `axis` has this axis.
 
     Parts are the fields of components, and the entries of their tuples.
     """

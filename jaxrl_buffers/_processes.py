@@ -21,6 +21,7 @@ _PREFIX = "jaxrl_buffers"
 _LOST = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "heartbeat")  # what errors of connections say
 _SHARED = "All processes of the job know of this error."
 
+Json = Any  # a value that JSON can express
 Args = ParamSpec("Args")
 Value = TypeVar("Value")
 
@@ -44,11 +45,11 @@ class Group(Protocol):
     index: int  # of this process
     count: int
 
-    def to_first(self, value: Any) -> list[Any]:
-        """Send a value that JSON can express to process 0, which returns the values of all; others return `[]`."""
+    def to_first(self, value: Json) -> list[Any]:
+        """Send a value to process 0, which returns the values of all; others return `[]`."""
         ...
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: Json) -> Any:
         """Return in every process the value that process 0 gives."""
         ...
 
@@ -59,11 +60,11 @@ class Alone:
     index = 0
     count = 1
 
-    def to_first(self, value: Any) -> list[Any]:
+    def to_first(self, value: Json) -> list[Any]:
         """Return the only value."""
         return [value]
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: Json) -> Any:
         """Return the value."""
         return value
 
@@ -78,8 +79,8 @@ class Job:
         self._numbers = itertools.count()
         self._read: list[str] = []  # keys from process 0 that others may still be reading
 
-    def to_first(self, value: Any) -> list[Any]:
-        """Send a value to process 0. So process 0 knows that the others have read all that it sent before."""
+    def to_first(self, value: Json) -> list[Any]:
+        """Send a value to process 0. It shows process 0 that this process has read everything sent to it before."""
         name = self._name()
         if self.index:
             self._client.key_value_set(f"{name}/{self.index}", json.dumps(value))
@@ -91,7 +92,7 @@ class Job:
         self._read.clear()
         return [value, *values]
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: Json) -> Any:
         """Return what process 0 gives."""
         name = self._name()
         if self.index:
@@ -113,7 +114,7 @@ def job() -> Group:
     return _jobs[0]
 
 
-_jobs: list[Job] = []  # one, because it counts the messages
+_jobs: list[Job] = []  # at most one, because a `Job` numbers all messages of this process
 
 
 def meet(name: str, seconds: float) -> bool:
@@ -128,7 +129,7 @@ def meet(name: str, seconds: float) -> bool:
     return True
 
 
-def gather(group: Group, value: Any) -> list[Any]:
+def gather(group: Group, value: Json) -> list[Any]:
     """Return the values of all processes, in their order."""
     return group.from_first(group.to_first(value))
 

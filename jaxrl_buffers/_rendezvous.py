@@ -68,7 +68,7 @@ def _receive(port: int, own: dict[str, Any], until: float, patience: float) -> N
                 names = ", ".join(map(str, sorted(waiting)))
                 problem = f"process {names} did not come to process 0 within {patience:g} seconds; start all of them."
                 break
-            with contextlib.suppress(ValueError, OSError):  # somebody else, who speaks another language
+            with contextlib.suppress(ValueError, OSError):  # some other program, which does not send a line of JSON
                 line = _read(other, READING)
                 others.append(other)
                 problem = _problem(own, line, waiting)

@@ -56,7 +56,7 @@ class Arrays(Protocol):
 
 
 class Piece(NamedTuple):
-    """A part of an array that is stored in one go."""
+    """A part of an array whose bytes are stored one after the other."""
 
     file: str
     offset: int
@@ -77,7 +77,7 @@ class ArrayFiles:
         self._files: dict[str, ArrayFile] = {}
 
     def read(self, record: Any, shape: tuple[int, ...], regions: Sequence[Region]) -> list[Any]:
-        """Return regions of the array that a record describes. Only pieces that hold something of them are read."""
+        """Return regions of the array that a record describes. Only the pieces that overlap with them are read."""
         dtype = jnp.dtype(record["dtype"])  # knows bfloat16 too, unlike np.dtype
         targets = [_Target(region, dtype) for region in regions]
         for piece in _pieces(record, shape):
@@ -146,16 +146,16 @@ class _Target:
         self._array: Any = None
 
     def overlaps(self, start: Sequence[int], shape: Sequence[int]) -> bool:
-        """Return whether something of an array of this shape, which begins at `start`, is wanted."""
+        """Return whether an array of this shape that begins at `start` overlaps with the region."""
         return all(begin < end for begin, end in self._limits(start, shape))
 
     def put(self, block: np.ndarray, start: Sequence[int]) -> None:
-        """Take over what is wanted of a block that begins at `start`."""
+        """Copy what the region and a block have in common; the block begins at `start`."""
         limits = self._limits(start, block.shape)
         if not all(begin < end for begin, end in limits):
             return
         cut = [slice(begin - at, end - at) for (begin, end), at in zip(limits, start, strict=True)]
-        inside = block[(*cut, ...)]  # the dots keep an array without axes an array
+        inside = block[(*cut, ...)]  # without the dots, an array without axes would become a number
         place = [begin - at for (begin, _), at in zip(limits, self._region.start, strict=True)]
         self._missing -= inside.size
         if self._is_small and inside.shape == self._region.shape:
@@ -178,7 +178,7 @@ class _Target:
         return jnp.array(self._array, device=self._region.device)
 
     def _limits(self, start: Sequence[int], shape: Sequence[int]) -> list[tuple[int, int]]:
-        """Return what this region and another one have in common: where it begins and ends along each axis."""
+        """Return where the overlap of this region and another one begins and ends, along each axis."""
         own = zip(self._region.start, self._region.shape, start, shape, strict=True)
         return [(max(at, other), min(at + size, other + length)) for at, size, other, length in own]
 
@@ -219,11 +219,11 @@ def _blocks(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[tuple[int
         return
     row_bytes = [math.prod(shape[axis + 1 :]) * item_bytes for axis in range(len(shape))]
     axis = next(axis for axis, size in enumerate(row_bytes) if size <= BLOCK_BYTES)
-    num_rows, behind = BLOCK_BYTES // row_bytes[axis], shape[axis + 1 :]
+    num_rows, inner = BLOCK_BYTES // row_bytes[axis], shape[axis + 1 :]
     for index in np.ndindex(shape[:axis]):
         for begin in range(0, shape[axis], num_rows):
-            size = (*[1] * axis, min(num_rows, shape[axis] - begin), *behind)
-            yield (*index, begin, *[0] * len(behind)), size
+            size = (*[1] * axis, min(num_rows, shape[axis] - begin), *inner)
+            yield (*index, begin, *[0] * len(inner)), size
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -20,8 +20,9 @@ import numpy as np
 
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import segment_tree
+from jaxrl_buffers._checks import is_array, kind_of
 from jaxrl_buffers._held_rows import ReplayState
-from jaxrl_buffers._shards import Device, OfDevices
+from jaxrl_buffers._shards import Device, Leaf, OfDevices
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import PackedLeaf, Words
@@ -54,7 +55,7 @@ class SlotLeaf:
         storage: the ring.
     """
 
-    def __init__(self, leaf: Any, storage: Ring):
+    def __init__(self, leaf: Leaf, storage: Ring):
         array = leaf.leaves if isinstance(leaf, SegmentTree) else leaf
         num_lead = len(array.shape) - 1  # a vmapped state has axes in front
         rows: Any = storage.rows
@@ -99,7 +100,7 @@ def unflatten(like: PyTree, leaves: Iterable[Any]) -> PyTree:
     nodes, structure = _nodes(like)
     values = iter(leaves)
 
-    def rebuilt(node: Any) -> Any:
+    def rebuilt(node: PyTree) -> Any:
         if not _is_rows(node):
             return next(values)
         return node.with_tree(jax.tree.map(lambda _: next(values), node.stored_leaves, is_leaf=_is_packed))
@@ -115,11 +116,11 @@ def _nodes(state: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
 def _with_slots(state: PyTree) -> PyTree:
     """Return a state in which the leaves of samplers that have an axis of slots are `SlotLeaf`s."""
 
-    def of_buffer(node: Any) -> Any:
+    def of_buffer(node: PyTree) -> Any:
         return node._replace(sampler=of_sampler(node.sampler, node.storage)) if _is_buffer(node) else node
 
-    def of_sampler(sampler: Any, storage: Ring) -> Any:
-        def marked(node: Any) -> Any:
+    def of_sampler(sampler: PyTree, storage: Ring) -> Any:
+        def marked(node: PyTree) -> Any:
             if not isinstance(node, PerSlot):
                 return node
             return jax.tree.map(lambda leaf: SlotLeaf(leaf, storage), node, is_leaf=_is_tree)
@@ -129,19 +130,19 @@ def _with_slots(state: PyTree) -> PyTree:
     return jax.tree.map(of_buffer, state, is_leaf=_is_buffer)
 
 
-def _is_buffer(node: Any) -> bool:
+def _is_buffer(node: object) -> bool:
     return isinstance(node, ReplayState)
 
 
-def _is_tree(node: Any) -> bool:
+def _is_tree(node: object) -> bool:
     return isinstance(node, SegmentTree)
 
 
-def _is_rows(node: Any) -> bool:
+def _is_rows(node: object) -> bool:
     return isinstance(node, Leaves | Words)
 
 
-def _is_packed(leaf: Any) -> bool:
+def _is_packed(leaf: object) -> bool:
     return isinstance(leaf, PackedLeaf)
 
 
@@ -150,41 +151,37 @@ def kinds(state: PyTree) -> dict[str, str]:
     return {name: kind(name, leaf) for name, leaf in flatten(state).items()}
 
 
-def kind(name: str, leaf: Any, axes: tuple[int, ...] = ()) -> str:
+def kind(name: str, leaf: Leaf, axes: tuple[int, ...] = ()) -> str:
     """Return the kind of one leaf."""
     if isinstance(leaf, Stack):
         return kind(name, leaf.parts[0], (len(leaf.parts),))
     if isinstance(leaf, SlotLeaf | SplitLeaf):
         return kind(name, leaf.leaf, axes)
     if isinstance(leaf, SegmentTree):
-        return f"segment tree of {_spell((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
+        return f"segment tree of {kind_of((*axes, *saved_shape(leaf)), leaf.leaves.dtype)}"
     if is_number(leaf):  # its kind is that of the array that `jax.eval_shape` makes of it
-        return _spell(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
+        return kind_of(axes, jax.dtypes.canonicalize_dtype(np.dtype(type(leaf))))
+    if not (is_array(leaf) or isinstance(leaf, PackedLeaf)) or leaf.dtype == object:
         raise ValueError(f"leaf {name} is {leaf!r}; a checkpoint can hold arrays, PRNG keys and Python numbers only.")
-    return _spell((*axes, *leaf.shape), leaf.dtype)
+    return kind_of((*axes, *leaf.shape), leaf.dtype)
 
 
-def _spell(shape: tuple[int, ...], dtype: Any) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]"
-
-
-def is_number(leaf: Any) -> bool:
+def is_number(leaf: Leaf) -> bool:
     """Return whether a leaf is a number of Python."""
     return type(leaf) in (bool, int, float)
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: Leaf) -> bool:
     """Return whether a leaf holds PRNG keys."""
     return not isinstance(leaf, SegmentTree | SlotLeaf | SplitLeaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def is_numpy(leaf: Any) -> bool:
+def is_numpy(leaf: Leaf) -> bool:
     """Return whether a leaf is restored as a NumPy array: because it is one, or because it has to be packed."""
     return isinstance(leaf, np.ndarray | np.generic | PackedLeaf) and not is_key(leaf)
 
 
-def saved_shape(leaf: Any) -> tuple[int, ...]:
+def saved_shape(leaf: Leaf) -> tuple[int, ...]:
     """Return the shape of the array that is saved for a leaf."""
     if isinstance(leaf, SplitLeaf):
         return saved_shape(leaf.leaf)
@@ -197,7 +194,7 @@ def saved_shape(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[tuple[int, ...], bool]:
+def saved_start(leaf: Leaf, part: Leaf, device: Device | None) -> tuple[tuple[int, ...], bool]:
     """Return where a part begins in the whole leaf, and whether no device before this one has the same part.
 
     Args:
@@ -222,7 +219,7 @@ def saved_start(leaf: Any, part: Any, device: Device | None) -> tuple[tuple[int,
     return (*lead, *[0] * (len(shape) - len(lead))), shards.is_first_copy(array, device)
 
 
-def _basis(leaf: Any) -> tuple[Any, int]:
+def _basis(leaf: Leaf) -> tuple[Any, int]:
     """Return the array of which a leaf is made, and how many of its last axes are not axes of what is saved."""
     if isinstance(leaf, SlotLeaf):
         return _basis(leaf.leaf)[0], 1
@@ -231,7 +228,7 @@ def _basis(leaf: Any) -> tuple[Any, int]:
     return (leaf.rows.arrays[leaf.array], 2) if isinstance(leaf, PackedLeaf) else (leaf, 0)
 
 
-def saved_array(leaf: Any) -> np.ndarray:
+def saved_array(leaf: Leaf) -> np.ndarray:
     """Return the array that is saved for a leaf, which must not be spread over devices."""
     array: Any = leaf.leaf if isinstance(leaf, SlotLeaf) else leaf
     if isinstance(array, SegmentTree):
@@ -242,7 +239,7 @@ def saved_array(leaf: Any) -> np.ndarray:
     return np.asarray(array).reshape(saved_shape(leaf))
 
 
-def saved_dtype(leaf: Any) -> Any:
+def saved_dtype(leaf: Leaf) -> Any:
     """Return the dtype of the array that is saved for a leaf."""
     if isinstance(leaf, SlotLeaf | SplitLeaf):
         return saved_dtype(leaf.leaf)
@@ -251,12 +248,12 @@ def saved_dtype(leaf: Any) -> Any:
     return np.dtype(np.uint32) if is_number(leaf) or is_key(leaf) else leaf.dtype
 
 
-def key_implementation(leaf: Any) -> str:
+def key_implementation(leaf: Leaf) -> str:
     """Return the name of the generator of PRNG keys."""
     return str(jax.random.key_impl(leaf.value() if isinstance(leaf, PackedLeaf) else leaf))
 
 
-def from_saved(like: Any, array: Any, implementation: str | None) -> Any:
+def from_saved(like: Leaf, array: Any, implementation: str | None) -> Any:
     """Return the leaf for which an array was saved, in the form that it has in `like`."""
     if implementation is not None:
         return jax.random.wrap_key_data(array, impl=implementation)

@@ -16,7 +16,7 @@ from jaxrl_buffers import _shards as shards
 from jaxrl_buffers._durable import NewFile
 from jaxrl_buffers._saved_arrays import ARRAYS, Arrays, Region, write_array
 from jaxrl_buffers._saved_leaves import SlotLeaf, Stack
-from jaxrl_buffers._shards import Device
+from jaxrl_buffers._shards import Device, Leaf
 from jaxrl_buffers.types import PyTree
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ Record = dict[str, Any]
 class Part(NamedTuple):
     """The part of a leaf on one device."""
 
-    leaf: Any
+    leaf: Leaf
     start: tuple[int, ...] = ()  # where it begins in the whole leaf, along each axis of the array that is saved
     is_first_copy: bool = True  # whether no device before this one has the same part
     device: Device | None = None  # None for a leaf that is not spread
@@ -44,7 +44,7 @@ def leaves_with_parts(state: PyTree) -> dict[str, tuple[Any, list[Part]]]:
     return found
 
 
-def write(file: NewFile, file_name: str, name: str, leaf: Any, parts: Sequence[Part]) -> Record:
+def write(file: NewFile, file_name: str, name: str, leaf: Leaf, parts: Sequence[Part]) -> Record:
     """Append the parts of a leaf to a file, and return a record with which `rebuild` finds and checks them.
 
     If several devices have the same part, only the first of them writes it. Another process may have that device; then
@@ -94,7 +94,7 @@ def _append(file: NewFile, file_name: str, leaves: Sequence[Any]) -> Record:
     return place if file_name == ARRAYS else {"file": file_name, **place}
 
 
-def _listed(leaf: Any) -> list[int]:
+def _listed(leaf: Leaf) -> list[int]:
     """Return the shape of a whole array as earlier versions of the library expect it: with one axis of slots."""
     shape = saved_leaves.saved_shape(leaf)
     return [*shape[:-2], math.prod(shape[-2:])] if isinstance(leaf, SlotLeaf) else [*shape]
@@ -117,7 +117,7 @@ def is_plain(record: Record) -> bool:
     return not {"pieces", "file"} & {*record.get("array", {})}
 
 
-def rebuild(name: str, leaf: Any, parts: Sequence[Part], record: Record, arrays: Arrays) -> list[Any]:
+def rebuild(name: str, leaf: Leaf, parts: Sequence[Part], record: Record, arrays: Arrays) -> list[Any]:
     """Return the value that a record describes, in the form of every part; for a `Stack`, one list of its parts.
 
     Args:
@@ -142,7 +142,7 @@ def rebuild(name: str, leaf: Any, parts: Sequence[Part], record: Record, arrays:
     return [values] if isinstance(leaf, Stack) else values
 
 
-def _regions(leaf: Any, parts: Sequence[Part]) -> tuple[tuple[int, ...], list[Region]]:
+def _regions(leaf: Leaf, parts: Sequence[Part]) -> tuple[tuple[int, ...], list[Region]]:
     """Return the shape of the saved array, and the region of each part. Those of a stack lie along its first axis."""
     is_numpy, own = saved_leaves.is_numpy(parts[0].leaf), saved_leaves.saved_shape(parts[0].leaf)
     if isinstance(leaf, Stack):
@@ -151,11 +151,11 @@ def _regions(leaf: Any, parts: Sequence[Part]) -> tuple[tuple[int, ...], list[Re
     return saved_leaves.saved_shape(leaf), [Region(part.start, own, is_numpy, part.device) for part in parts]
 
 
-def _zeros(like: Any) -> Any:
+def _zeros(like: Leaf) -> Any:
     return np.zeros(like.shape, like.dtype) if isinstance(like, np.ndarray) else jnp.zeros(like.shape, like.dtype)
 
 
-def _require_width(name: str, like: Any) -> None:
+def _require_width(name: str, like: Leaf) -> None:
     dtype = saved_leaves.saved_dtype(like)
     if not saved_leaves.is_numpy(like) and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f"leaf {name} is {dtype}, which JAX holds in x64 mode only; set `jax_enable_x64`.")

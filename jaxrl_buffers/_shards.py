@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
+from jax.typing import ArrayLike
 
 from jaxrl_buffers.types import PyTree
 
 Device = Any  # `jax.Device`, which is no type for type checkers
+Leaf = Any  # an array or its `ShapeDtypeStruct`, a Python number, or a class of `_saved_leaves` that stands for some
 
 
 class OfDevices:
@@ -34,18 +36,28 @@ class OfDevices:
         self.state, self.like, self.axis = state, like, axis
 
     def place(self, device: Device) -> tuple[int, ...]:
-        """Return which entry a device has along the axis of devices, and where it begins along those before it."""
+        """Return where the part of a device begins, along the axes up to that of devices; see `start`.
+
+        The last number is the place of the device along the axis of devices.
+        """
         return tuple(start(jax.tree.leaves(self.state)[0], device)[: self.axis + 1])
 
 
-def is_of_devices(node: Any) -> bool:
+def is_of_devices(node: object) -> bool:
     """Return whether a node of a state is an `OfDevices`."""
     return isinstance(node, OfDevices)
 
 
-def is_spread(leaf: Any) -> bool:
+def sharding_of(leaf: object) -> NamedSharding | None:
+    """Return how a leaf is spread over the devices of a mesh; None if it is not."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and isinstance(leaf.sharding, NamedSharding):
+        return leaf.sharding
+    return None
+
+
+def is_spread(leaf: object) -> bool:
     """Return whether a leaf lies on the devices of a mesh."""
-    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and isinstance(leaf.sharding, NamedSharding)
+    return sharding_of(leaf) is not None
 
 
 def is_global(state: PyTree) -> bool:
@@ -64,14 +76,14 @@ def devices(state: PyTree) -> list[Device | None]:
 def part(state: PyTree, device: Device | None) -> PyTree:
     """Return the part of a state, or of its shapes, that lies on one device of this process."""
 
-    def of_leaf(leaf: Any) -> Any:
+    def of_leaf(leaf: Leaf) -> Any:
         if device is None or not is_spread(leaf):
             return leaf
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
         return next(shard.data for shard in leaf.addressable_shards if shard.device == device)
 
-    def of_node(node: Any) -> Any:
+    def of_node(node: PyTree) -> Any:
         if not isinstance(node, OfDevices):
             return of_leaf(node)
         return jax.tree.map(lambda leaf: _without_axis(of_leaf(leaf), node.axis), node.state)
@@ -85,17 +97,17 @@ def whole(like: PyTree, parts: Sequence[PyTree]) -> PyTree:
     if own == [None]:
         return parts[0]
 
-    def of_leaves(leaf: Any, *on_devices: Any) -> Any:
+    def of_leaves(leaf: Leaf, *on_devices: Any) -> Any:
         if not is_spread(leaf):
             return on_devices[0]
         placed = [jax.device_put(array, device) for array, device in zip(on_devices, own, strict=True)]
         return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, placed)
 
-    def of_nodes(node: Any, *on_devices: Any) -> Any:
+    def of_nodes(node: PyTree, *on_devices: Any) -> Any:
         if not isinstance(node, OfDevices):
             return of_leaves(node, *on_devices)
 
-        def with_axis(leaf: Any, *parts: Any) -> Any:
+        def with_axis(leaf: Leaf, *parts: Any) -> Any:
             return of_leaves(leaf, *(jnp.expand_dims(part, node.axis) for part in parts))
 
         return OfDevices(jax.tree.map(with_axis, node.state, *on_devices), node.like, node.axis)
@@ -103,7 +115,7 @@ def whole(like: PyTree, parts: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(of_nodes, like, *parts, is_leaf=is_of_devices)
 
 
-def placed(value: Any, sharding: NamedSharding) -> jax.Array:
+def placed(value: ArrayLike, sharding: NamedSharding) -> jax.Array:
     """Return a value on the devices of a mesh. What is there already stays.
 
     If some of the devices belong to other processes, all of them must call this, with the same value.
@@ -119,14 +131,14 @@ def placed(value: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda place: array[place])
 
 
-def start(leaf: Any, device: Device | None) -> list[int]:
+def start(leaf: Leaf, device: Device | None) -> list[int]:
     """Return where the part of a leaf that lies on a device begins, along each axis."""
     if device is None or not is_spread(leaf):
         return [0] * len(leaf.shape)
     return [place.start or 0 for place in leaf.sharding.devices_indices_map(leaf.shape)[device]]
 
 
-def is_first_copy(leaf: Any, device: Device | None) -> bool:
+def is_first_copy(leaf: Leaf, device: Device | None) -> bool:
     """Return whether a device is the first of those that hold the same part of a leaf."""
     if device is None or not is_spread(leaf):
         return True
@@ -141,6 +153,6 @@ def _spread_leaves(state: PyTree) -> list[Any]:
     return [leaf for leaf in leaves if is_spread(leaf)]
 
 
-def _without_axis(leaf: Any, axis: int) -> Any:
+def _without_axis(leaf: Leaf, axis: int) -> Any:
     shape = (*leaf.shape[:axis], *leaf.shape[axis + 1 :])
     return jax.ShapeDtypeStruct(shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.reshape(shape)

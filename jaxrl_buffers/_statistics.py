@@ -81,8 +81,8 @@ def summarize_across(
 def _quantiles_across(name: str, values: jax.Array, weights: jax.Array, axis: Axis) -> dict[str, jax.Array]:
     """Do what `_quantiles` does with values of all devices, which are not negative. No array leaves its device.
 
-    The smallest value up to which the weights reach each share is found by bisection, over the bits of float32: those
-    of numbers that are not negative have the same order as the numbers.
+    The smallest value up to which the weights reach each share is found by bisection over the bits of float32. For
+    numbers that are not negative, the bits have the same order as the numbers.
     """
     bits = jax.lax.bitcast_convert_type(values, jnp.int32)
 

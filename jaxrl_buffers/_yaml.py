@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
         raise yaml.constructor.ConstructorError(None, None, problem, where.start_mark)
 
 
-def _parts(node: Any) -> list[yaml.Node]:
+def _parts(node: yaml.Node) -> list[yaml.Node]:
     """Return the nodes directly inside a node."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]

@@ -59,8 +59,8 @@ def generalized_advantages(
         lambda = 0    A_t = r_t + gamma V_{t+1} - V_t            little variance, biased by errors of V
         lambda = 1    A_t = rewards_to_go_t - V_t                no such bias, more variance
 
-    Schulman et al., High-Dimensional Continuous
-    Control Using Generalized Advantage Estimation, https://arxiv.org/abs/1506.02438
+    Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation,
+    https://arxiv.org/abs/1506.02438
 
     Args:
         reward: `float32[K, ...]`.

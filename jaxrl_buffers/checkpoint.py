@@ -41,6 +41,7 @@ from jaxrl_buffers import _saved_arrays as saved_arrays
 from jaxrl_buffers import _saved_leaves as saved_leaves
 from jaxrl_buffers import _saved_records as records
 from jaxrl_buffers import _shards as shards
+from jaxrl_buffers._checks import first_difference
 from jaxrl_buffers.types import PyTree
 
 NUM_KEPT = 2
@@ -248,12 +249,12 @@ def _read_state(step: Path, manifest: dict[str, Any], like: PyTree) -> PyTree:
 
 
 def _check_same(step: Path, stored: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    for name in {**wanted, **stored}:
-        if stored.get(name) != wanted.get(name):
-            raise ValueError(
-                f"the checkpoint {step} holds {stored.get(name, 'nothing')} for leaf {name}, but the state to "
-                f"restore has {wanted.get(name, 'nothing')} there; build it with the settings of the run that saved it."
-            )
+    if (found := first_difference(wanted, stored)) is not None:
+        name, needed, there = found
+        raise ValueError(
+            f"the checkpoint {step} holds {there} for leaf {name}, but the state to restore has {needed} there; build "
+            "it with the settings of the run that saved it."
+        )
 
 
 def _steps(folder: Path) -> dict[int, Path]:

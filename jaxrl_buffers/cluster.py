@@ -99,9 +99,9 @@ def connect(cluster: Cluster, patience: float = PATIENCE) -> None:
 
 
 def _as_launched(patience: float) -> tuple[Cluster, Sequence[int] | None]:
-    """Return what the launcher says, as JAX reads it; and which devices of the machine are for this process.
+    """Return where the processes meet, as the launcher says it, and which devices of the machine are for this process.
 
-    JAX itself would abort a process that does not find the others.
+    JAX could ask the launcher itself. But it would abort a process that does not find the others.
     """
     own = os.environ.get("JAX_COORDINATOR_ADDRESS")
     try:
@@ -112,8 +112,8 @@ def _as_launched(patience: float) -> tuple[Cluster, Sequence[int] | None]:
     coordinator, num_processes, process_id, local_devices = found
     if coordinator is None or num_processes is None or process_id is None:
         raise ValueError(
-            "--distributed: no launcher is around this process; looked for SLURM (srun), Open MPI 4 (mpirun), a TPU "
-            "pod, and Kubernetes with its Python package. Use one, or give --coordinator, --num-processes and "
+            "--distributed: this process was not started by a launcher; looked for SLURM (srun), Open MPI 4 (mpirun), "
+            "a TPU pod, and Kubernetes with its Python package. Use one, or give --coordinator, --num-processes and "
             "--process-id."
         )
     return Cluster(coordinator, num_processes, process_id), local_devices
@@ -122,7 +122,8 @@ def _as_launched(patience: float) -> tuple[Cluster, Sequence[int] | None]:
 def connect_as_told(arguments: Sequence[str]) -> None:
     """Make this process one of several, if the command line of a script asks for it; see `connect`.
 
-    If it also gives a number of `--devices`, a CPU counts as as many devices as each process needs for that.
+    The command line may also give a number of `--devices` for all processes together. Then the CPU of this process
+    counts as its share of them.
     """
     cluster = Cluster.of_arguments(arguments)
     if cluster is None:
@@ -136,7 +137,7 @@ def connect_as_told(arguments: Sequence[str]) -> None:
 
 
 def connect_or_exit(program: str, arguments: Sequence[str]) -> None:
-    """Do as `connect_as_told`. If that fails, print why behind the name of the program, and end it with exit code 2."""
+    """Call `connect_as_told`. If that fails, print the name of the program and the reason, and end with exit code 2."""
     try:
         connect_as_told(arguments)
     except ValueError as error:
@@ -156,7 +157,7 @@ def leave(code: int) -> NoReturn:
 
 
 def value_of(arguments: Sequence[str], flag: str) -> str | None:
-    """Return the word that follows a flag on a command line, the last one if there are several."""
+    """Return the word that follows a flag on a command line; if the flag is given several times, the last such word."""
     found = None
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == flag:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
@@ -141,7 +141,7 @@ def _register_pytree(cls: type[Component], leaves: list[str], static: list[str])
         values, static_values = flatten(component)
         return tuple(zip(keys, values, strict=True)), static_values
 
-    def unflatten(static_values: tuple[Any, ...], leaf_values: Any) -> Component:
+    def unflatten(static_values: tuple[Any, ...], leaf_values: Iterable[Any]) -> Component:
         component = object.__new__(cls)
         fields = vars(component)
         fields.update(zip(leaves, leaf_values, strict=True))

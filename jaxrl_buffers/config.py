@@ -104,7 +104,7 @@ def from_yaml(source: str | os.PathLike[str]) -> Any:
     return from_config(yaml_text.parse(text))
 
 
-def to_config(component: Any) -> dict[str, Any]:
+def to_config(component: object) -> dict[str, Any]:
     """Return the dict from which `from_config` builds an equal component. `yaml.safe_dump` can write this dict.
 
     Example:
@@ -147,7 +147,7 @@ def check(factory: Callable[..., Any], values: Mapping[str, Any], keys: Collecti
     return {key: getattr(model, key) for key in values}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value in the types that YAML has."""
     if dataclasses.is_dataclass(value) or _registered_name(COMPONENTS, type(value)) is not None:
         return to_config(value)
@@ -165,17 +165,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _add(registry: dict[str, Any], what: str, name: str, value: Any) -> None:
+def _add(registry: dict[str, Any], what: str, name: str, value: object) -> None:
     if registry.get(name, value) is not value:
         raise ValueError(f"the {what} name {name!r} is taken by {registry[name]!r}; choose another name.")
     registry[name] = value
 
 
-def _registered_name(registry: dict[str, Any], value: Any) -> str | None:
+def _registered_name(registry: dict[str, Any], value: object) -> str | None:
     return next((name for name, known in registry.items() if known is value), None)
 
 
-def _name_of(config: Any) -> str:
+def _name_of(config: object) -> str:
     return str(config.get("name", "a component")) if isinstance(config, Mapping) else "a component"
 
 

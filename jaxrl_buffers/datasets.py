@@ -28,7 +28,10 @@ from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from minari import MinariDataset
+
+    from jaxrl_buffers._episode_files import AnyEnv
 
 Keep = Literal["all", "newest"]
 
@@ -225,9 +228,9 @@ def to_minari(
     state: ReplayState,
     target: str | os.PathLike[str],
     *,
-    env: Any = None,
-    observation_space: Any = None,
-    action_space: Any = None,
+    env: AnyEnv = None,
+    observation_space: Space[Any] | None = None,
+    action_space: Space[Any] | None = None,
     **metadata: Any,
 ) -> MinariDataset:
     """Write all stored rows as a Minari data set, without loss, and return the data set.

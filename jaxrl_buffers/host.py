@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import segment_tree, starts
@@ -83,7 +82,9 @@ def gather_all(buffer: ReplayBuffer, state: ReplayState) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[begin : sizes[0]], rows)
 
 
-def dequeue(buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any = None) -> tuple[ReplayState, PyTree]:
+def dequeue(
+    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: ArrayLike | None = None
+) -> tuple[ReplayState, PyTree]:
     """Dequeue as `buffer.dequeue` does, but raise `ValueError` if an environment has too few whole rows.
 
     Example:
@@ -121,7 +122,7 @@ def find(tree: SegmentTree, thresholds: jax.Array) -> jax.Array:
     indices = segment_tree.find(tree, thresholds)
     if bool(jnp.any(indices == segment_tree.NOT_FOUND)):
         total, largest = float(segment_tree.reduce(tree).total), float(jnp.max(thresholds))
-        raise ValueError(f"find() got the threshold {largest}, but all leaves amount to {total} only.")
+        raise ValueError(f"find() got the threshold {largest}, but the sum of all leaves is only {total}.")
     return indices
 
 

@@ -11,7 +11,7 @@ from jaxrl_buffers.component import current_names, is_leaf
 T = TypeVar("T")
 
 
-def parameters(component: Any) -> dict[str, Any]:
+def parameters(component: object) -> dict[str, Any]:
     """Return every hyper-parameter that can change without compiling again, by its dotted name.
 
     Example:
@@ -28,7 +28,7 @@ def parameters(component: Any) -> dict[str, Any]:
     return found
 
 
-def _parts(component: Any) -> dict[str, Any]:
+def _parts(component: object) -> dict[str, Any]:
     """Return the parts of a component, or of a tuple of components, by name. A number has no parts."""
     if isinstance(component, tuple):
         return {str(index): part for index, part in enumerate(component)}
@@ -58,7 +58,7 @@ def with_parameters(component: T, changes: Mapping[str, Any]) -> T:
     return changed
 
 
-def _current_name(component: Any, name: str) -> str:
+def _current_name(component: object, name: str) -> str:
     """Return the dotted name of a hyper-parameter, with old names of fields translated."""
     path: list[str] = []
     for step in name.split("."):

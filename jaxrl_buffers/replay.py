@@ -30,7 +30,6 @@ from jaxrl_buffers._checks import (
 )
 from jaxrl_buffers._fields import check_fields
 from jaxrl_buffers._held_rows import HeldRows, ReplayState, chosen_envs
-from jaxrl_buffers._platforms import PLATFORMS
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.samplers import Uniform
@@ -38,6 +37,7 @@ from jaxrl_buffers.samplers._marking import mark, mark_oldest
 from jaxrl_buffers.storage import EpisodicReturns, Frames, Storage, ring
 from jaxrl_buffers.storage import _fits as fits
 from jaxrl_buffers.storage.episodes import Episodes
+from jaxrl_buffers.storage.rows import PLATFORMS
 from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, View
 from jaxrl_buffers.views import NStep
 

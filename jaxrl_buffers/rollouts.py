@@ -154,8 +154,8 @@ class Rollout(Component):
         if next_value is not None:
             check_shape("add", "next_value", next_value, (num_rows, num_envs))
             is_closed = _is_over(chunk)
-        worth = _value_after(chunk, 0 if next_value is None else next_value)
-        return ring.write(state, RolloutRow(chunk, is_closed, worth))
+        value_after = _value_after(chunk, 0 if next_value is None else next_value)
+        return ring.write(state, RolloutRow(chunk, is_closed, value_after))
 
     @jax.jit
     def finish_path(self, state: Ring, last_value: jax.Array, where: jax.Array | None = None) -> Ring:
@@ -174,9 +174,9 @@ class Rollout(Component):
         check_shape("finish_path", "where", where, shape)
         rows, newest = state.data, ring.row_of_age(state, jnp.int32(0), jnp.int32(0))
         closed = rows.is_closed[newest]
-        worth = jnp.where(where & ~closed, jnp.asarray(last_value, jnp.float32), rows.last_value[newest])
+        value_after = jnp.where(where & ~closed, jnp.asarray(last_value, jnp.float32), rows.last_value[newest])
         rows = RolloutRow(
-            rows.transition, rows.is_closed.at[newest].set(closed | where), rows.last_value.at[newest].set(worth)
+            rows.transition, rows.is_closed.at[newest].set(closed | where), rows.last_value.at[newest].set(value_after)
         )
         return state._replace(rows=Leaves(rows))
 

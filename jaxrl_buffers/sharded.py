@@ -12,9 +12,6 @@ the weighted mean of the whole buffer, for any weights `w_i` that depend only on
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -29,7 +26,7 @@ from jaxrl_buffers.mixture import Mixture
 from jaxrl_buffers.replay import ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.samplers import Combined, Prioritized
-from jaxrl_buffers.samplers._base import Wrapping
+from jaxrl_buffers.samplers._base import OneInside, PassingOn, Wrapping
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, Window
 
@@ -158,7 +155,7 @@ class Sharded(Component):
         return mesh.vary(state, self.axis)
 
 
-def shard(buffer: Any, axis: Axis) -> Any:
+def shard(buffer: ReplayBuffer | Mixture | Rollout, axis: Axis) -> Sharded | Mixture | Rollout:
     """Return a buffer of one device as a part of a buffer that is split over the devices of a mesh axis.
 
     A `ReplayBuffer` becomes a `Sharded`. All buffers of a `Mixture` do. A `Rollout` normalizes advantages by the mean
@@ -169,7 +166,7 @@ def shard(buffer: Any, axis: Axis) -> Any:
     return mesh.across(buffer, axis) if isinstance(buffer, Rollout) else Sharded(buffer, axis)
 
 
-class _OfAllDevices(Wrapping, Component):
+class _OfAllDevices(OneInside, PassingOn, Component):
     """A sampler that draws on one device, and computes the weights as if it had drawn from the starts of all devices.
 
     Args:
@@ -179,19 +176,6 @@ class _OfAllDevices(Wrapping, Component):
 
     sampler: Sampler
     axis: Axis = field(static=True)
-
-    @property
-    def inner(self) -> tuple[Sampler, ...]:
-        """The sampler inside."""
-        return (self.sampler,)
-
-    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
-        """Return the state of the sampler inside."""
-        return self.sampler.init(storage_shape, platform)
-
-    def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
-        """Return the state of the sampler inside after an operation."""
-        return operation(self.sampler, state)
 
     def draw(
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
@@ -206,10 +190,6 @@ class _OfAllDevices(Wrapping, Component):
     def weights(self, draw: Draw) -> jax.Array:
         """Return the weights among the starts of all devices, corrected for the equal shares of the devices."""
         return self.sampler.weights(draw) * draw.factor
-
-    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
-        """Pass the report on to the sampler inside."""
-        return self.sampler.report_return(state, mean_return)
 
     def _of_all(self, draw: Draw) -> Draw:
         if isinstance(_innermost(self.sampler), Combined):  # it has done so for each of its samplers

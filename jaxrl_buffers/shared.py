@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxrl_buffers import _needs as needs
 from jaxrl_buffers import starts
@@ -96,16 +97,23 @@ class Shared:
         with self._changed:
             return self._sizes.copy()
 
-    def has_room(self, num_rows: int, env_ids: Any = None) -> bool:
+    def has_room(self, num_rows: int, env_ids: ArrayLike | None = None) -> bool:
         """Return whether `add` of `num_rows` rows would return without waiting."""
         with self._changed:
             return self._fits(num_rows, self._columns(env_ids))
 
-    def add(self, chunk: PyTree, *, priorities: Any = None, env_ids: Any = None, timeout: float | None = None) -> None:
+    def add(
+        self,
+        chunk: PyTree,
+        *,
+        priorities: ArrayLike | None = None,
+        env_ids: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Append rows as `buffer.add` does; with `keep_until_dequeued`, wait for room."""
         self._add(chunk, priorities, env_ids, timeout)
 
-    def try_add(self, chunk: PyTree, env_ids: Any = None, heeds_stop: bool = True) -> bool:
+    def try_add(self, chunk: PyTree, env_ids: ArrayLike | None = None, heeds_stop: bool = True) -> bool:
         """Append rows if this is possible without waiting; return whether they were appended.
 
         Args:
@@ -120,7 +128,12 @@ class Shared:
         return True
 
     def _add(
-        self, chunk: PyTree, priorities: Any, env_ids: Any, timeout: float | None, heeds_stop: bool = True
+        self,
+        chunk: PyTree,
+        priorities: ArrayLike | None,
+        env_ids: ArrayLike | None,
+        timeout: float | None,
+        heeds_stop: bool = True,
     ) -> None:
         env = self._columns(env_ids)
         num_rows = check_chunk(chunk, self._row, self._buffer.length, env.size)
@@ -131,7 +144,7 @@ class Shared:
             self._sizes[env] = np.minimum(self._sizes[env] + num_rows, self._buffer.length)
             self._rows_changed()
 
-    def dequeue(self, num_rows: int, *, env_ids: Any = None, timeout: float | None = None) -> PyTree:
+    def dequeue(self, num_rows: int, *, env_ids: ArrayLike | None = None, timeout: float | None = None) -> PyTree:
         """Wait until every environment, or each of `env_ids`, holds `num_rows` rows, and take out the oldest ones.
 
         Returns:
@@ -192,7 +205,7 @@ class Shared:
         with self._changed:
             self._state = _update_priorities(self._buffer, self._state, handle, priorities, mask)
 
-    def mark_break(self, env_ids: Any = None) -> None:
+    def mark_break(self, env_ids: ArrayLike | None = None) -> None:
         """Close open episodes as `buffer.mark_break` does; works while stopped."""
         env = None if env_ids is None else self._columns(env_ids)
         with self._changed:
@@ -232,7 +245,7 @@ class Shared:
         self._num_starts = None
         self._changed.notify_all()
 
-    def _columns(self, env_ids: Any) -> np.ndarray:
+    def _columns(self, env_ids: ArrayLike | None) -> np.ndarray:
         if env_ids is None:
             return np.arange(self._buffer.num_envs)
         return np.asarray(check_env_ids(env_ids, self._buffer.num_envs))
@@ -247,7 +260,7 @@ class Shared:
         return self._num_starts
 
 
-def _owned(leaf: Any) -> jax.Array:
+def _owned(leaf: ArrayLike) -> jax.Array:
     """Return a copy of a NumPy array. Without it, JAX might read the memory after the caller has overwritten it."""
     return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf, copy=True)
 
@@ -262,24 +275,26 @@ def _count_starts(buffer: ReplayBuffer, state: ReplayState) -> jax.Array:
 
 
 @functools.partial(jax.jit, donate_argnums=1)
-def _add(buffer: ReplayBuffer, state: ReplayState, chunk: PyTree, priorities: Any, env_ids: Any) -> ReplayState:
+def _add(
+    buffer: ReplayBuffer, state: ReplayState, chunk: PyTree, priorities: ArrayLike | None, env_ids: ArrayLike | None
+) -> ReplayState:
     return buffer.add(state, chunk, priorities=priorities, env_ids=env_ids)
 
 
 @functools.partial(jax.jit, static_argnums=2, donate_argnums=1)
 def _dequeue(
-    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: Any
+    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: ArrayLike | None
 ) -> tuple[ReplayState, PyTree, jax.Array]:
     return buffer.dequeue(state, num_rows, env_ids)
 
 
 @functools.partial(jax.jit, donate_argnums=1)
 def _update_priorities(
-    buffer: ReplayBuffer, state: ReplayState, handle: Handle, priorities: Any, mask: Any
+    buffer: ReplayBuffer, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None
 ) -> ReplayState:
     return buffer.update_priorities(state, handle, priorities, mask)
 
 
 @functools.partial(jax.jit, donate_argnums=1)
-def _mark_break(buffer: ReplayBuffer, state: ReplayState, env_ids: Any) -> ReplayState:
+def _mark_break(buffer: ReplayBuffer, state: ReplayState, env_ids: ArrayLike | None) -> ReplayState:
     return buffer.mark_break(state, env_ids)

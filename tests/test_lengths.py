@@ -1,10 +1,11 @@
-"""How the code is built: no file is long, and no function."""
+"""How the code is built: files and functions are short, nothing is overridden, and no test imports from another one."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(
@@ -24,6 +25,61 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
                 assert docstring.end_lineno is not None
                 lines -= docstring.end_lineno - docstring.lineno + 1
             yield node.name, lines
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Return the names of all modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_test_imports_from_another_one():
+    """What several tests need is in `support` or `models`."""
+    tests = [path for path in FILES if path.name.startswith("test_")]
+    found = {path.name: [name for name in imported(path) if ".test_" in f".{name}"] for path in tests}
+    assert {name: others for name, others in found.items() if others} == {}
+    assert len(found) > 100
+
+
+class Class(NamedTuple):
+    """What the text of a class says about it."""
+
+    bases: list[str]
+    implemented: set[str]  # names of methods and properties, except abstract ones and those that Python calls itself
+
+
+def classes() -> dict[str, Class]:
+    """Return all classes of both packages by name, protocols excepted."""
+    found = {}
+    for path in FILES:
+        if path.relative_to(ROOT).parts[0] in ("algorithms", "jaxrl_buffers"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef) and "Protocol" not in (bases := [*map(ast.unparse, node.bases)]):
+                    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+                    abstract = {
+                        one.name for one in methods if "abc.abstractmethod" in map(ast.unparse, one.decorator_list)
+                    }
+                    own = {one.name for one in methods if not one.name.startswith("__")}
+                    found[node.name] = Class(bases, own - abstract)
+    return found
+
+
+def test_nothing_that_a_base_implements_is_overridden():
+    known, num_derived = classes(), 0
+    for name, kind in known.items():
+        waiting, above = [*kind.bases], set()
+        while waiting:
+            base = waiting.pop()
+            if base in known and base != name and base not in above:
+                above.add(base)
+                waiting += known[base].bases
+        num_derived += bool(above)
+        for base in above:
+            assert kind.implemented & known[base].implemented == set(), (name, base)
+    assert num_derived > 40
 
 
 def test_no_file_is_long():

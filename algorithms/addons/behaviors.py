@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from algorithms.networks.distributions import Categorical, Distribution, Normal, TanhNormal
 from algorithms.networks.memories import History
-from algorithms.types import Agent, MemoryAgent, PolicyAgent
-from algorithms.wrappers._base import Wrapper
+from algorithms.types import Agent, MemoryAgent, PolicyAgent, WrapperAgent
 from jaxrl_buffers.types import PyTree
 
 Behavior = Callable[[PyTree], Distribution]  # takes observations `[B, ...]`; a pytree, so that `jit` accepts it
@@ -77,6 +76,6 @@ def divergence(behavior: Behavior, policy: Distribution, obs: PyTree) -> jax.Arr
 
 def has_memory(policy: Agent | PolicyAgent | Callable[..., Distribution]) -> bool:
     """Return whether the networks of an agent have a memory. The agent may be inside of wrappers."""
-    if isinstance(policy, Wrapper):
+    if isinstance(policy, WrapperAgent):
         return has_memory(policy.agent)
     return isinstance(policy, MemoryAgent) and policy.torso.memory is not None

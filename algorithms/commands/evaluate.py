@@ -66,12 +66,7 @@ def main(arguments: list[str], program: Program) -> int:
 
 
 def _parser(program: Program) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program.name,
-        usage=argparse.SUPPRESS,  # so that errors are one line
-        description=program.explained(HELP),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program.parser(HELP, usage=argparse.SUPPRESS)  # without the usage, errors are one line
     parser.add_argument("run", type=Path, metavar="RUN", help="The folder of a run.")
     parser.add_argument("--episodes", type=int, default=100, help="How many episodes of each seed; 100 by default.")
     parser.add_argument("--seed", type=int, help="Which of the run's seeds, counted from 0; all by default.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -38,11 +37,7 @@ def start(arguments: list[str], program: Program) -> NoReturn:
 
 def main(arguments: list[str], program: Program) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog=program.name,
-        description=program.explained(HELP),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program.parser(HELP)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run, or of a sweep.")
     parser.add_argument("--out", type=Path, help="One picture with the learning curves of all runs, and no others.")
     given = parser.parse_args(arguments)

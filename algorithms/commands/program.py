@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Program(NamedTuple):
@@ -41,6 +42,18 @@ class Program(NamedTuple):
     def explained(self, text: str) -> str:
         """Return a text with the names of this program in the place of `{name}` and `{typed}`."""
         return text.format(name=self.name, typed=self.typed)
+
+    def parser(self, text: str, **options: Any) -> argparse.ArgumentParser:
+        """Return a parser of the arguments of this program, whose help begins with `explained(text)`.
+
+        The options are those of `ArgumentParser`.
+        """
+        return argparse.ArgumentParser(
+            prog=self.name,
+            description=self.explained(text),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
+        )
 
     def command_line(self, *arguments: str) -> str:
         """Return what to type to call this program again with the same interpreter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def check(env: Environment, obs_dtype: str) -> None:
             )
 
 
-def converted(leaf: Any, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
+def converted(leaf: jax.Array | jax.ShapeDtypeStruct, obs_dtype: str | None) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of a leaf of observations after the conversion to `obs_dtype`."""
     is_changed = obs_dtype is not None and jnp.issubdtype(leaf.dtype, jnp.floating)
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(obs_dtype) if is_changed else leaf.dtype)

@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Generator
 
+from jaxrl_buffers._checks import one_line
+
 BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}  # values of MUJOCO_GL, with the libraries that they need
 READERS = ("mujoco.rendering.classic.gl_context", "mujoco.gl_context")  # modules that read it, in new and old MuJoCo
 ADVICE = "apt-get install libegl1 libgl1-mesa-dri, or libosmesa6 with MUJOCO_GL=osmesa"
@@ -26,7 +28,7 @@ def without_window(name: str) -> Generator[None]:
         yield
     except Exception as error:
         # PyOpenGL, EGL, OSMesa, GLFW and MuJoCo raise different errors for this, even AttributeError.
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         chosen = os.environ.get("MUJOCO_GL", "unset")
         raise ValueError(
             f"{name} cannot be drawn: OpenGL does not work (MUJOCO_GL={chosen}: {reason}); install it, on Debian by "

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from gymnasium import Env, registry
 
@@ -31,20 +31,11 @@ from algorithms.environments.environment import Environment, wrap
 from algorithms.environments.gymnasium import HostEnvironment
 
 LIBRARIES = ("gymnasium", "brax")  # names of their environments have a colon, too
+OF_GYMNAX = ("reset", "step", "action_space", "default_params")  # what the interface of gymnax needs
 
 
 class NotFound(ValueError):
     """The module or the function that makes an environment was not found."""
-
-
-@runtime_checkable
-class GymnaxLike(Protocol):
-    """The attributes that an environment in the interface of gymnax must have."""
-
-    reset: Callable[..., Any]
-    step: Callable[..., Any]
-    action_space: Callable[..., Any]
-    default_params: Any
 
 
 def make(
@@ -72,11 +63,20 @@ def make(
     if isinstance(env, Env):
         gymnasium.refuse_obs_dtype(name, obs_dtype)
         return gymnasium.from_factory(factory, name, use_processes, example=env)
-    if isinstance(env, GymnaxLike):
+    if _is_like_gymnax(env):
         return wrap(env, name=name, obs_dtype=obs_dtype)
     raise ValueError(
         f"{name} returned {env!r}; it must return an environment in the interface of gymnax, Brax or Gymnasium."
     )
+
+
+def _is_like_gymnax(value: object) -> bool:
+    """Return whether a value is an environment in the interface of gymnax.
+
+    It is not checked by a protocol. The wrappers of gymnax pass attributes on by `__getattr__`, and from Python 3.12 on
+    `isinstance` does not see such attributes.
+    """
+    return all(hasattr(value, name) for name in OF_GYMNAX)
 
 
 def _with_known_options(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +172,7 @@ def _folder(spec: ModuleSpec) -> Path | None:
     return Path(spec.origin).absolute().parent if spec.has_location and spec.origin else None
 
 
-def _is_of_brax(value: Any) -> bool:
+def _is_of_brax(value: object) -> bool:
     """Return whether a value is an environment of Brax. It cannot be one if Brax has not been imported."""
     envs = sys.modules.get("brax.envs")
     return envs is not None and isinstance(value, envs.Env)

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Generator
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
@@ -39,7 +40,7 @@ class Named(Protocol):
 class Drawable(Protocol):
     """An environment with its own method `render`."""
 
-    def render(self, state: Any, params: Any) -> Any:
+    def render(self, state: PyTree, params: PyTree) -> Any:
         """Return a picture `uint8[H, W, 3]`, or a figure, axes or an image of matplotlib."""
         ...
 
@@ -51,6 +52,7 @@ def drawer(env: Environment) -> tuple[Draw, int]:
         ValueError: if the environment cannot be drawn, or if a library for it is not installed.
     """
     inner = env.env.env if isinstance(env.env, Masked) else env.env
+    # Compared by name, because this module can be imported only where Brax is installed.
     if type(inner).__module__ == "algorithms.environments.brax":
         return _of_brax(inner, env), round(1 / float(inner.env.dt))
     if isinstance(inner, Drawable):
@@ -95,7 +97,7 @@ def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
         from gymnax.visualize import vis_minatar
         from matplotlib.figure import Figure
 
-        def draw(state: Any) -> np.ndarray:
+        def draw(state: PyTree) -> np.ndarray:
             figure = Figure((3, 3), layout="tight")
             vis_minatar.init_minatar(figure.add_subplot(), inner, state, env.params)
             return _picture(figure, env.name)
@@ -110,7 +112,7 @@ def _of_gymnax(inner: Any, env: Environment) -> tuple[Draw, int]:
     return _of_classic(inner.name, env.params, vis_gym)
 
 
-def _of_classic(name: str, params: Any, vis_gym: Any) -> tuple[Draw, int]:
+def _of_classic(name: str, params: PyTree, vis_gym: ModuleType) -> tuple[Draw, int]:
     """Return the drawing function of a task that Gymnasium has under the same name, and its frame rate."""
     twin = gymnasium.make(name, render_mode="rgb_array")
     twin.reset()
@@ -118,7 +120,7 @@ def _of_classic(name: str, params: Any, vis_gym: Any) -> tuple[Draw, int]:
     vis_gym.set_gym_params(unwrapped, name, params)
     twin.render()  # starts pygame
 
-    def draw(state: Any) -> np.ndarray:
+    def draw(state: PyTree) -> np.ndarray:
         unwrapped.state = vis_gym.get_gym_state(state, name)
         if name == "Pendulum-v1":
             unwrapped.last_u = np.asarray(state.last_u, np.float64)
@@ -134,7 +136,7 @@ def _no_drawing(env: Environment) -> ValueError:
     )
 
 
-def _picture(value: Any, name: str) -> np.ndarray:
+def _picture(value: object, name: str) -> np.ndarray:
     """Return the result of an environment's `render` as an array `uint8[H, W, 3]`."""
     if isinstance(value, (np.ndarray, jax.Array)):
         picture = np.asarray(value)

@@ -13,10 +13,12 @@ computed with typed keys, unless the caller's type is known.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,6 @@ from algorithms.environments import _obs_dtype as obs_dtypes
 from algorithms.environments import masked  # registers its environments
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
-from algorithms.environments._meant import meant_by
 from algorithms.environments.described import Finished, info_like, info_of, transition_like, with_info
 from algorithms.environments.goals import Goal
 from algorithms.environments.spaces import Box, Discrete, Space
@@ -80,12 +81,12 @@ class Environment(Component):
     @property
     def max_episode_length(self) -> Scalar | None:
         """The time limit in the environment's parameters; None if they have none."""
-        return getattr(self.params, "max_steps_in_episode", None)
+        return getattr(self.params, "max_steps_in_episode", None)  # only some environments have this parameter
 
     @property
     def goal(self) -> Goal | None:
         """What hindsight needs; None if the environment has no goals."""
-        return getattr(self.env, "goal", None)
+        return getattr(self.env, "goal", None)  # not by a protocol: wrappers of gymnax pass it on by `__getattr__`
 
     def transition(self, extras: PyTree = ()) -> Transition:
         """Return the shapes and dtypes of one stored step."""
@@ -135,10 +136,11 @@ class Environment(Component):
         next_obs = _cast(info["final_observation"], structure[0])
         reward = reward.astype(jnp.float32)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
-        told = info_of(self.name, self.info_names, info)
-        if wrong := [name for name, value in told.items() if jnp.shape(value) != (num_envs,)]:
+        numbers = info_of(self.name, self.info_names, info)
+        if wrong := [name for name, value in numbers.items() if jnp.shape(value) != (num_envs,)]:
             raise ValueError(f"{self.name} has an info {wrong[0]!r} that is not one number; leave it out.")
-        extras = {"info": {name: jnp.asarray(value, jnp.float32) for name, value in told.items()}} if told else ()
+        numbers = {name: jnp.asarray(value, jnp.float32) for name, value in numbers.items()}
+        extras = {"info": numbers} if numbers else ()
         transition = Transition(state.obs, action, reward, terminated, truncated, next_obs, extras)
         ended = terminated | truncated
         total, length = state.episode_return + reward, state.episode_length + 1
@@ -189,8 +191,18 @@ def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environm
         ShapeDtypeStruct(shape=(10, 10, 4), dtype=bool)
     """
     if name not in gymnax.registered_envs:
-        raise ValueError(f"there is no environment {name!r}; did you mean {' or '.join(meant_by(name))}?")
+        raise ValueError(f"there is no environment {name!r}; did you mean {' or '.join(_meant_by(name))}?")
     return _make(name, tuple(sorted(options.items())), obs_dtype)
+
+
+def _meant_by(name: str) -> list[str]:
+    """Return names that a user may have meant by one that does not exist, also names of other libraries."""
+    if name in gymnasium.registry or name.startswith("ALE/"):
+        return [f"gymnasium:{name}"]
+    near = difflib.get_close_matches(name, gymnax.registered_envs, n=3, cutoff=0.4)
+    others = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.7)
+    forms = ["one of gymnax.registered_envs", "gymnasium:NAME", "brax:NAME", "my_module:function"]
+    return near + [f"gymnasium:{other}" for other in others] or forms
 
 
 @functools.cache  # equal environments are one object, so they share compiled programs
@@ -223,7 +235,7 @@ def wrap(env: Any, params: PyTree = None, name: str | None = None, obs_dtype: st
     return environment.replace(obs_dtype=obs_dtype)
 
 
-def _action_space(space: Any, name: str) -> Space:
+def _action_space(space: object, name: str) -> Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, gymnax_spaces.Box) and len(np.shape(np.zeros(space.shape))) <= 1:
@@ -244,7 +256,7 @@ def _type_of_one(keys: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
 
 
-def _common(one: Any, other: Any) -> jax.ShapeDtypeStruct:
+def _common(one: jax.ShapeDtypeStruct, other: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return the shape of the leaves, and a dtype that both have or can be cast to."""
     dtype = one.dtype if one.dtype == other.dtype else jnp.promote_types(one.dtype, other.dtype)
     return jax.ShapeDtypeStruct(other.shape, dtype)

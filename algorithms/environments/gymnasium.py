@@ -19,7 +19,7 @@ from algorithms.environments import _gymnasium_spaces as spaces
 from algorithms.environments.described import info_like, transition_like, with_info
 from algorithms.environments.spaces import Space
 from algorithms.environments.stepping import Stepper
-from jaxrl_buffers._checks import require_integer
+from jaxrl_buffers._checks import one_line, require_integer
 from jaxrl_buffers.types import PyTree, Transition
 
 cloudpickle.register_pickle_by_value(making)  # for the processes of AsyncVectorEnv
@@ -67,7 +67,7 @@ class HostEnvironment:
         """Return the same environment, which stores these numbers of its `info` with every step, as `extras["info"]`.
 
         The metrics of a run have their means over steps, as `info_<name>`, and their means over the last steps of
-        episodes, as `info_<name>_at_end`. A step that does not tell a number does not count.
+        episodes, as `info_<name>_at_end`. A step without the number does not count.
         """
         return dataclasses.replace(self, info_names=tuple(names))
 
@@ -197,7 +197,9 @@ def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str
     """Return environments from a function `make_vector(num_envs)` that makes all of them at once."""
     vector = make_vector(1)
     if not isinstance(vector, VectorEnv):
-        raise ValueError(f"{name} has an argument `num_envs` and so must make a VectorEnv; it made {_kind(vector)}.")
+        raise ValueError(
+            f"{name} has an argument `num_envs` and so must make a VectorEnv; it made a {type(vector).__name__}."
+        )
     obs = spaces.structure(vector.single_observation_space)
     action = spaces.action_space(vector.single_action_space, name)
     limit = None if vector.spec is None else vector.spec.max_episode_steps
@@ -235,12 +237,8 @@ def _time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     return None
 
 
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
-
-
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return one_line(error).rstrip(".")
 
 
 def _advice(name: str, error: BaseException) -> str:

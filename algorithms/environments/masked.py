@@ -49,21 +49,21 @@ class Masked(Environment):
         """The parameters of the environment inside."""
         return self.env.default_params
 
-    def step_env(self, key: jax.Array, state: PyTree, action: PyTree, params: Any) -> Any:
+    def step_env(self, key: jax.Array, state: PyTree, action: PyTree, params: PyTree) -> Any:
         """Take a step, and return only the components in `kept` of the next observation."""
         obs, *others = self.env.step_env(key, state, action, params)
         return self._mask(obs), *others
 
-    def reset_env(self, key: jax.Array, params: Any) -> Any:
+    def reset_env(self, key: jax.Array, params: PyTree) -> Any:
         """Begin an episode."""
         obs, state = self.env.reset_env(key, params)
         return self._mask(obs), state
 
-    def is_truncated(self, state: PyTree, params: Any) -> jax.Array:
+    def is_truncated(self, state: PyTree, params: PyTree) -> jax.Array:
         """Return whether the time limit is reached."""
         return self.env.is_truncated(state, params)
 
-    def get_obs(self, state: PyTree, params: Any = None, key: Any = None) -> jax.Array:
+    def get_obs(self, state: PyTree, params: PyTree = None, key: jax.Array | None = None) -> jax.Array:
         """Return the components in `kept` of the observation."""
         return self._mask(self.env.get_obs(state, params, key))
 
@@ -77,11 +77,11 @@ class Masked(Environment):
         """The number of actions of the environment inside."""
         return self.env.num_actions
 
-    def action_space(self, params: Any = None) -> Any:
+    def action_space(self, params: PyTree = None) -> Any:
         """Return the space of actions of the environment inside."""
         return self.env.action_space(params)
 
-    def observation_space(self, params: Any = None) -> spaces.Box:
+    def observation_space(self, params: PyTree = None) -> spaces.Box:
         """Return the space of observations, with the bounds of the components in `kept`."""
         space = self.env.observation_space(params)
         low, high = (self._mask(jnp.broadcast_to(bound, space.shape)) for bound in (space.low, space.high))

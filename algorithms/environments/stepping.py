@@ -43,8 +43,8 @@ class Stepper:
     Args:
         vector: the environments.
         name: their name, for messages.
-        info_names: names of the numbers in the environments' `info` that are stored with every step. A number that a
-            step does not tell is NaN.
+        info_names: names of the numbers in the environments' `info` that are stored with every step. A number that is
+            not in the `info` of a step is NaN.
 
     Attributes:
         obs: the current observations `[N, ...]`, for which an agent chooses the next actions.
@@ -55,7 +55,7 @@ class Stepper:
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
         self.num_envs, self._name, self._info_names = vector.num_envs, name, info_names
-        self._untold = set(info_names)  # names that no step has told so far
+        self._missing = set(info_names)  # names that no `info` has had so far
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
         self._mode = vector.metadata.get("autoreset_mode")
         if not isinstance(self._mode, AutoresetMode):
@@ -86,7 +86,7 @@ class Stepper:
         next_obs = following
         if ended.any():
             next_obs, following = self._across_the_end(following, ended, info)
-        extras = {"info": self._told(info, ended)} if self._info_names else ()
+        extras = {"info": self._chosen(info, ended)} if self._info_names else ()
         transition = Transition(self.obs, action, reward, terminated, truncated, next_obs, extras)
         self.obs = following
         if self._mode == AutoresetMode.NEXT_STEP:
@@ -121,20 +121,20 @@ class Stepper:
             return obs, jax.tree.map(lambda new, old: np.where(_like(ended, old), new, old), self._encode(fresh), obs)
         return obs, obs
 
-    def _told(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the chosen numbers of an `info`, each `float32[N]`, with NaN where an environment did not tell it."""
-        told = {name: self._numbers(info, name) for name in self._info_names}
+    def _chosen(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the chosen numbers of an `info`, each `float32[N]`, with NaN where an environment did not give it."""
+        chosen = {name: self._numbers(info, name) for name in self._info_names}
         if self._mode == AutoresetMode.SAME_STEP and ended.any():  # `info` is already that of the next episode
             last = info.get("final_info", {})
-            told = {name: np.where(ended, self._numbers(last, name), values) for name, values in told.items()}
-        self._untold -= {name for name, values in told.items() if not np.isnan(values).all()}
-        if self._untold and ended.any():
+            chosen = {name: np.where(ended, self._numbers(last, name), values) for name, values in chosen.items()}
+        self._missing -= {name for name, values in chosen.items() if not np.isnan(values).all()}
+        if self._missing and ended.any():
             known = sorted(name for name in info if not name.startswith(("_", "final_")))
             raise ValueError(
-                f"{self._name} told no info {min(self._untold)!r} in a whole episode; it has: "
+                f"{self._name} gave no info {min(self._missing)!r} in a whole episode; it has: "
                 f"{', '.join(known) or 'none'}."
             )
-        return told
+        return chosen
 
     def _numbers(self, info: dict[str, Any], name: str) -> np.ndarray:
         if name not in info:

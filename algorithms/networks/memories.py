@@ -6,6 +6,7 @@ The inputs of all rows are multiplied by the input weights at once. A loop over 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jaxrl_buffers._xla import one_by_one, scan_carries
 from jaxrl_buffers.types import PyTree
 
 KINDS = ("gru", "lstm")
+Gates = Sequence[tuple[jax.Array, jax.Array]]  # for each gate, its recurrent kernel and bias
 
 
 class History(NamedTuple):
@@ -107,7 +109,7 @@ class RecurrentCore(nn.Module):
         gates = nn.Dense(num_gates * self.size)(inputs)
         weights = tuple(zip(jnp.split(kernel, num_gates, axis=-1), jnp.split(bias, num_gates), strict=True))
 
-        def step(carry: jax.Array, gates: Any, row: Any) -> jax.Array:
+        def step(carry: jax.Array, gates: Sequence[jax.Array], row: PyTree) -> jax.Array:
             is_first, is_burn_in = row
             after = cell(gates, jnp.where(is_first, jnp.zeros_like(carry), carry), weights)
             return after if is_burn_in is None else jnp.where(is_burn_in, jax.lax.stop_gradient(after), after)
@@ -122,14 +124,14 @@ class RecurrentCore(nn.Module):
         return final, carries if self.kind == "gru" else carries[:, 1]
 
 
-def _gru(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+def _gru(gates: Sequence[jax.Array], carry: jax.Array, weights: Gates) -> jax.Array:
     reset, keep, new = ((gate, carry @ kernel + bias) for gate, (kernel, bias) in zip(gates, weights, strict=True))
     reset, keep = (jax.nn.sigmoid(sum(gate)) for gate in (reset, keep))
     new = jnp.tanh(new[0] + reset * new[1])
     return (1 - keep) * new + keep * carry
 
 
-def _lstm(gates: Any, carry: jax.Array, weights: Any) -> jax.Array:
+def _lstm(gates: Sequence[jax.Array], carry: jax.Array, weights: Gates) -> jax.Array:
     enter, forget, new, show = (
         gate + carry[1] @ kernel + bias for gate, (kernel, bias) in zip(gates, weights, strict=True)
     )

@@ -7,6 +7,7 @@ seed. States have a leading axis of seeds if there is more than one seed.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import PyTree
 
 LAST = 2**31 - 1  # larger than the number of any iteration, and of the keys of any split
-Policy = list[jax.Array]  # the leaves of an agent's state that acting reads
+PolicyLeaves = list[jax.Array]  # the leaves of an agent's state that acting reads
 Part = tuple[Transition, Finished]  # the rows of one actor, leaves [K, S n, ...]
 FLAG: Any = jax.ShapeDtypeStruct((), jnp.bool_)
 
@@ -111,7 +112,7 @@ class HostCompiled:
             return carry
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._num_seeds, *leaf.shape)), carry)
 
-    def _over_seeds(self, function: Any, in_axes: Any = 0) -> Any:
+    def _over_seeds(self, function: Callable[..., Any], in_axes: int | tuple[int | None, ...] = 0) -> Any:
         return function if self._num_seeds is None else jax.vmap(function, in_axes)
 
     def _by_seed(self, values: PyTree, axis: int = 0) -> PyTree:
@@ -139,7 +140,7 @@ class HostCompiled:
         agent, buffer, env, plan = self._agent, self._buffer, self._env, self._plan
         agent_state = jax.tree.map(jnp.copy, agent_state)  # the caller keeps the original
         state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
-        names = loop.metric_names(state, agent, buffer, env, plan)
+        names = train_state.metric_names(state, agent, buffer, env, plan)
         return state._replace(sums=state.sums.with_names(names)), key_env, key_warmup
 
     def _warm_up_keys(self, key: jax.Array) -> jax.Array:
@@ -160,7 +161,7 @@ class HostCompiled:
 
     def _act(
         self,
-        policy: Policy,
+        policy: PolicyLeaves,
         key: jax.Array,
         iteration: jax.Array,
         actor: jax.Array,
@@ -171,7 +172,7 @@ class HostCompiled:
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Act as `loop.collect` does, in the environments of an actor."""
 
-        def of_seed(policy: Policy, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
+        def of_seed(policy: PolicyLeaves, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
             keys = iteration_keys(fold_in(key, iteration), self._plan).act
             return self._act_fresh(self._state_of(policy), self._step_key(keys, number, actor), *inputs)
 
@@ -218,10 +219,12 @@ class HostCompiled:
         key = jnp.where(late == 0, key, fold_in(key, LAST - late))
         return key if self._num_actors == 1 else fold_in(key, actor)
 
-    def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, Policy]:
+    def _learn(self, state: TrainState, key: jax.Array, parts: list[Part]) -> tuple[TrainState, PolicyLeaves]:
         """Learn from the rows of all actors. The key of `state` is passed separately, as `key`."""
 
-        def of_seed(state: Any, key: jax.Array, chunk: Transition, finished: Finished) -> tuple[Any, Policy]:
+        def of_seed(
+            state: TrainState, key: jax.Array, chunk: Transition, finished: Finished
+        ) -> tuple[TrainState, PolicyLeaves]:
             keys = iteration_keys(fold_in(key, state.iteration), self._plan)
             parts = self._agent, self._buffer, self._plan
             state = train_state.learn(state._replace(key=key), chunk, finished, keys, *parts)
@@ -259,11 +262,11 @@ class HostCompiled:
         action, carry = self._over_seeds(of_seed)(agent_state, key, self._by_seed(obs), carry)
         return self._flat(action), carry
 
-    def _read_by_acting(self, agent_state: PyTree) -> Policy:
+    def _read_by_acting(self, agent_state: PyTree) -> PolicyLeaves:
         leaves = jax.tree.leaves(agent_state)
         return [leaf for leaf, is_read in zip(leaves, self._is_read, strict=True) if is_read]
 
-    def _state_of(self, policy: Policy) -> PyTree:
+    def _state_of(self, policy: PolicyLeaves) -> PyTree:
         """Return a state of the agent that is sufficient for acting, made from the leaves that acting reads."""
         structure, rest = self._agent_structure, iter(policy)
         leaves, tree = jax.tree.flatten(structure)

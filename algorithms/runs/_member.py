@@ -104,7 +104,7 @@ class Member:
     def test(self, num_episodes: int) -> Callable[[Own, Any, jax.Array], PyTree]:
         """Return the function that plays so many episodes, given the number of the test."""
 
-        def play(own: Own, agent_state: Any, number: jax.Array) -> PyTree:
+        def play(own: Own, agent_state: PyTree, number: jax.Array) -> PyTree:
             agent, _ = self.varied.at(own.values)
             return evaluate(agent, agent_state, self.env, jax.random.fold_in(own.key_test, number), num_episodes)
 

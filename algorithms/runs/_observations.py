@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from algorithms.environments import Described
 from algorithms.environments.gymnasium import HostEnvironment
+from jaxrl_buffers._checks import one_line
 from jaxrl_buffers.types import PyTree
 
 
@@ -35,8 +36,7 @@ class Observations:
             given = self._structure.flatten_up_to(env.encode(obs) if isinstance(env, HostEnvironment) else obs)
             leaves = [_fitted(leaf, like) for leaf, like in zip(given, self._likes, strict=True)]
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            text = " ".join(str(error).split())
-            raise ValueError(f"got something that is not an observation of {env.name}: {text}") from None
+            raise ValueError(f"got something that is not an observation of {env.name}: {one_line(error)}") from None
         pairs = [*zip(leaves, self._likes, strict=True)]
         before = {leaf.shape[: leaf.ndim - like.ndim] for leaf, like in pairs}
         is_alike = all(leaf.shape[leaf.ndim - like.ndim :] == like.shape for leaf, like in pairs)
@@ -53,7 +53,7 @@ class Observations:
         return self._structure.unflatten([list(leaf.shape) for leaf in leaves])
 
 
-def _fitted(leaf: Any, like: jax.ShapeDtypeStruct) -> Any:
+def _fitted(leaf: object, like: jax.ShapeDtypeStruct) -> Any:
     """Return a leaf cast to the right dtype; refuse a leaf whose values the cast would change."""
     leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if leaf.dtype == like.dtype:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax
 
 from algorithms.training.collection import where_env
-from algorithms.types import Agent
-from algorithms.wrappers._base import Wrapper
+from algorithms.types import Agent, WrapperAgent
 from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers.types import PyTree
 
@@ -41,11 +40,12 @@ def needs_carry(agent: Agent, deterministic: bool) -> bool:
     """Return whether actions depend on earlier steps: through a memory, or through noise that spans steps."""
     if not jax.tree.leaves(jax.eval_shape(lambda: agent.initial_carry(1))):
         return False
-    return not deterministic or _has_memory(agent)
+    return not deterministic or _is_recurrent(agent)
 
 
-def _has_memory(agent: Agent) -> bool:
-    while isinstance(agent, Wrapper):
+def _is_recurrent(agent: Agent) -> bool:
+    """Return whether one of the wrappers around an agent is `Recurrent`."""
+    while isinstance(agent, WrapperAgent):
         if isinstance(agent, Recurrent):
             return True
         agent = agent.agent

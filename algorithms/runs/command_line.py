@@ -226,7 +226,7 @@ def _read_sweep(words: list[str], options: Mapping[str, Option], program: str) -
     return sweep
 
 
-def _yaml_value(name: str, words: Any) -> Any:
+def _yaml_value(name: str, words: str | list[str]) -> Any:
     """Return the value of an option of unknown type, read as YAML; without a word it is a flag."""
     if not words:
         return True

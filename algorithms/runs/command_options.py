@@ -85,7 +85,7 @@ class Option(NamedTuple):
     group: str = "run"
 
     @classmethod
-    def of_field(cls, component: Any, field: str, within: str = "", default: Any = None) -> Option:
+    def of_field(cls, component: type[Any], field: str, within: str = "", default: Any = None) -> Option:
         """Return the option for a field of a class, explained by the `Args` of its docstring.
 
         Args:
@@ -184,13 +184,13 @@ def _sampler_option(where: str, name: str | None) -> Option:
     return Option(where, (*where.split("."), "name"), str, text, name, group=where)
 
 
-def _options_of(where: str, component: Any, given: Any) -> list[Option]:
+def _options_of(where: str, component: type[Any], given: object) -> list[Option]:
     given = given if isinstance(given, Mapping) else {}
     defaults = options_of_component(component)
     return [Option.of_field(component, name, where, given.get(name, default)) for name, default in defaults.items()]
 
 
-def documented(component: Any) -> dict[str, str]:
+def documented(component: type[Any]) -> dict[str, str]:
     """Return what the `Args` of a docstring say about each parameter.
 
     Example:

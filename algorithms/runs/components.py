@@ -47,7 +47,7 @@ def algorithm_of(agent: Mapping[str, Any]) -> str:
     return names[name]
 
 
-def options_of(component: Any) -> dict[str, Any]:
+def options_of(component: type[Any]) -> dict[str, Any]:
     """Return the options of an agent, sampler or rollout class with their defaults; `MISSING` where there is none.
 
     Options are the fields that hold a number, a string or a flag.
@@ -63,7 +63,7 @@ def kind_of(hint: Any) -> type | None:
     return next((kind for kind in (bool, int, float, str) if kind in kinds), None)
 
 
-def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> Any:
+def make(where: str, component: type[Any], given: object, *parts: Any, **others: Any) -> Any:
     """Return a component with the given options and with other parts; errors begin with the name of the setting."""
     options = _checked(where, component, given)
     missing = [name for name, value in (options_of(component) | options).items() if value is dataclasses.MISSING]
@@ -75,7 +75,7 @@ def make(where: str, component: Any, given: Any, *parts: Any, **others: Any) -> 
         return component(*parts, **others, **options)
 
 
-def make_optimizer(where: str, given: Any) -> Any:
+def make_optimizer(where: str, given: object) -> Any:
     """Return the optimizer in `{name, learning_rate, ...}`, or in a dict from groups of parameters to such dicts.
 
     Example:
@@ -92,7 +92,7 @@ def make_optimizer(where: str, given: Any) -> Any:
         return Optimizer(**options)
 
 
-def replaced_by_optimizer(component: Any, optimizer: Mapping[str, Any]) -> list[str]:
+def replaced_by_optimizer(component: type[Any], optimizer: Mapping[str, Any]) -> list[str]:
     """Return the settings of an agent class that have no effect beside an optimizer, given as to `make_optimizer`.
 
     Example:
@@ -113,13 +113,13 @@ def named(where: str) -> Generator[None]:
         raise ValueError(f"{where}: {error}") from None
 
 
-def complete(where: str, component: Any, given: Any) -> dict[str, Any]:
+def complete(where: str, component: type[Any], given: object) -> dict[str, Any]:
     """Return the given options, and the defaults of the others. JSON has no infinity: such defaults are left out."""
     defaults = {name: value for name, value in options_of(component).items() if value != math.inf}
     return defaults | _checked(where, component, given)
 
 
-def _checked(where: str, component: Any, given: Any) -> dict[str, Any]:
+def _checked(where: str, component: type[Any], given: object) -> dict[str, Any]:
     """Return options of the right types; options of older runs may have the names of that time.
 
     An agent may also have an `optimizer`, which stays as it is.
@@ -146,7 +146,7 @@ class SamplerLevel(typing.NamedTuple):
         return next((field.name for field in dataclasses.fields(self.component) if hints[field.name] is Sampler), None)
 
 
-def sampler_levels(data: Any, where: str = "sampler") -> list[SamplerLevel]:
+def sampler_levels(data: object, where: str = "sampler") -> list[SamplerLevel]:
     """Return the samplers in `{name, option: value, ..., base: {...}}`, from the outermost to the innermost.
 
     A sampler may also be its name alone. Without a name it is `uniform`.
@@ -166,7 +166,7 @@ def sampler_levels(data: Any, where: str = "sampler") -> list[SamplerLevel]:
     return [level, *sampler_levels(options.pop("base", None), f"{where}.base")]
 
 
-def make_sampler(data: Any) -> Sampler:
+def make_sampler(data: object) -> Sampler:
     """Return the sampler that the settings describe."""
     *outer, innermost = sampler_levels(data)
     sampler = make(innermost.where, innermost.component, innermost.options)
@@ -175,7 +175,7 @@ def make_sampler(data: Any) -> Sampler:
     return sampler
 
 
-def complete_sampler(data: Any) -> dict[str, Any]:
+def complete_sampler(data: object) -> dict[str, Any]:
     """Return the data of a sampler with the defaults of options that are not given.
 
     Example:
@@ -189,7 +189,7 @@ def complete_sampler(data: Any) -> dict[str, Any]:
     return full
 
 
-def require_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
+def require_name(what: str, name: object, known: Mapping[str, Any]) -> None:
     """Refuse an unknown name; the error suggests the nearest known name."""
     if not isinstance(name, str) or name not in known:
         near = difflib.get_close_matches(shown(name, str).lower(), known, n=1) or [", ".join(known)]

@@ -27,7 +27,7 @@ from jaxrl_buffers._checks import shown
 KEYS: dict[str, type] = {"path": str, "rows": int, "hash": str}
 
 
-def checked(value: Any) -> dict[str, Any]:
+def checked(value: object) -> dict[str, Any]:
     """Return the data set of settings as a dict; the settings may give only its path."""
     given = {"path": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or "path" not in given:
@@ -81,9 +81,9 @@ def _num_actions(env: Described) -> int | None:
 
 
 @contextlib.contextmanager
-def _named(behind: str = "") -> Generator[None]:
-    """Begin errors with the name of the setting."""
+def _named(end: str = "") -> Generator[None]:
+    """Begin errors with the name of the setting, and end them with `end`."""
     try:
         yield
     except (ValueError, ImportError) as error:
-        raise ValueError(f"dataset: {error}{behind}") from None
+        raise ValueError(f"dataset: {error}{end}") from None

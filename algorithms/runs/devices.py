@@ -46,7 +46,7 @@ def variables_for(settings: Settings) -> dict[str, str]:
 
 
 def without_batch_weights(settings: Settings) -> tuple[Settings, str | None]:
-    """Return settings that can be split over devices, and a line that tells what was changed; None if nothing was.
+    """Return settings that can be split over devices, and a line that says what was changed; None if nothing was.
 
     This is for presets, whose weights nobody has asked for. `weighting="batch"` cannot be computed on several devices;
     see `Sharded`. `"buffer"` differs from it by one factor for the whole batch.
@@ -64,7 +64,7 @@ def without_batch_weights(settings: Settings) -> tuple[Settings, str | None]:
     return dataclasses.replace(settings, sampler=sampler), line
 
 
-def _with_weights_of_buffer(sampler: Any) -> Any:
+def _with_weights_of_buffer(sampler: object) -> Any:
     if not isinstance(sampler, Mapping):
         return sampler
     changed = {name: _with_weights_of_buffer(value) for name, value in sampler.items()}

@@ -67,7 +67,7 @@ def _arguments(agent: Agent, env: Described, has_carry: bool, deterministic: boo
     """Return the shapes and dtypes of the arguments, for a symbolic number `N` of observations with an upper limit."""
     (num_envs,) = export.symbolic_shape("n", constraints=[f"n <= {MAX_OBSERVATIONS}"])
 
-    def many(like: Any) -> jax.ShapeDtypeStruct:
+    def many(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((num_envs, *like.shape), like.dtype)
 
     arguments: list[Any] = [jax.tree.map(many, env.obs)]

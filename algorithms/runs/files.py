@@ -71,7 +71,7 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _require_shallow(value: Any, depth: int = 0) -> None:
+def _require_shallow(value: object, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise RecursionError
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ MOST_SIDE_BY_SIDE = 20  # more environments at once take more memory, but save n
 
 def evaluate_on_host(
     agent: Agent,
-    state: Any,
+    state: PyTree,
     env: HostEnvironment,
     key: jax.Array,
     num_episodes: int,
@@ -69,7 +68,9 @@ def in_rounds(
     return np.concatenate(returns, -1)[..., :num_episodes], np.concatenate(lengths, -1)[..., :num_episodes]
 
 
-def play(steps: Stepper, act: Any, carry: PyTree, limit: Scalar) -> tuple[np.ndarray, np.ndarray]:
+def play(
+    steps: Stepper, act: Callable[..., tuple[PyTree, PyTree]], carry: PyTree, limit: Scalar
+) -> tuple[np.ndarray, np.ndarray]:
     """Let every environment play its first episode to the end, or up to the limit."""
     returns, lengths = np.zeros(steps.num_envs, np.float32), np.zeros(steps.num_envs, np.int32)
     number = 0
@@ -87,7 +88,7 @@ def play(steps: Stepper, act: Any, carry: PyTree, limit: Scalar) -> tuple[np.nda
 
 def act_in_test(
     agent: Agent,
-    agent_state: Any,
+    agent_state: PyTree,
     obs: PyTree,
     carry: PyTree,
     number: jax.Array,

@@ -23,7 +23,7 @@ import numpy as np
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.environments.stepping import Stepper
 from algorithms.runs._collecting import Act, Collector, Worker
-from algorithms.runs._host_compiled import HostCompiled, Part, Policy
+from algorithms.runs._host_compiled import HostCompiled, Part, PolicyLeaves
 from algorithms.runs.host_evaluation import in_rounds, play, side_by_side
 from algorithms.training.evaluation import time_limit
 from algorithms.training.learning import Buffer
@@ -153,7 +153,7 @@ class HostLoop:
         return self._programs.stats(state)
 
     def evaluate(
-        self, agent_state: Any, key: jax.Array, num_episodes: int, deterministic: bool = True
+        self, agent_state: PyTree, key: jax.Array, num_episodes: int, deterministic: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the returns `float32[E]` and lengths `int32[E]` of complete episodes; see `evaluate_on_host`."""
         limit, num_envs = time_limit(self._env, None), side_by_side(num_episodes, self._num_seeds or 1)
@@ -206,7 +206,7 @@ class HostLoop:
             state = self._programs.store(state, np.int32(step), self._results())
         return state._replace(key=key_train)
 
-    def _begin_collecting(self, policy: Policy, key: jax.Array, iteration: int, of_policy: int) -> None:
+    def _begin_collecting(self, policy: PolicyLeaves, key: jax.Array, iteration: int, of_policy: int) -> None:
         inputs = policy, key, np.int32(iteration)
         acts = [functools.partial(self._programs.act, *inputs, actor) for actor in self._actors]
         self._begin_all(acts, self._plan.update_every // self._plan.num_envs)

@@ -7,10 +7,11 @@ import math
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
+import numpy as np
 
+from jaxrl_buffers import _shards as shards
 from jaxrl_buffers.types import PyTree
 
 _OVERHEAD = 1.1  # the largest measured memory of a run, relative to its state if that is large
@@ -25,13 +26,12 @@ def num_bytes(state: PyTree) -> int:
     return sum(_num_elements(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def _num_elements(leaf: Any) -> int:
-    sharding = getattr(leaf, "sharding", None)  # shapes may have none
-    if not isinstance(sharding, jax.sharding.NamedSharding):
+def _num_elements(leaf: jax.Array | np.ndarray | jax.ShapeDtypeStruct) -> int:
+    sharding = shards.sharding_of(leaf)
+    if sharding is None:
         return leaf.size
-    if jax.default_backend() != "cpu":
-        return math.prod(sharding.shard_shape(leaf.shape))
-    return len(sharding.addressable_devices) * math.prod(sharding.shard_shape(leaf.shape))
+    on_device = math.prod(sharding.shard_shape(leaf.shape))
+    return on_device if jax.default_backend() != "cpu" else len(sharding.addressable_devices) * on_device
 
 
 def check(state: PyTree) -> None:

@@ -66,7 +66,7 @@ class MetricsFile:
         return lines
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return what JSON can express."""
     if isinstance(value, Mapping):
         return {name: plain(entry) for name, entry in value.items()}
@@ -93,13 +93,14 @@ def _is_cut(text: bytes) -> bool:
     return is_begin or (b"\0" in text and text.strip(b"\0").isascii())
 
 
-def _checked(line: Any, first: Mapping[str, Any] | None) -> dict[str, Any]:
+def _checked(line: object, first: Mapping[str, Any] | None) -> dict[str, Any]:
     """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
-    steps, returns = require_keys("line", line).get("steps"), line.get("returns")
+    values = dict(require_keys("line", line))
+    steps, returns = values.get("steps"), values.get("returns")
     is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(are_numbers, returns))
     if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
         raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
-    return line
+    return values
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def are_numbers(values: Any) -> bool:
+def are_numbers(values: object) -> bool:
     """Return whether this is a non-empty list of numbers, with null for numbers that are not finite."""
     kinds = {type(value) for value in values} if isinstance(values, list) else {str}
     return bool(kinds) and kinds <= {int, float, type(None)}

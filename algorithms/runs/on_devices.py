@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -15,6 +15,9 @@ from algorithms.training.plan import AXIS
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers.types import PyTree
 
+if TYPE_CHECKING:
+    from algorithms.runs.side_by_side import Way
+
 
 class OnDevices:
     """Members split over the groups of a mesh, each shared by the devices of its group.
@@ -24,7 +27,7 @@ class OnDevices:
         members: the way in which states are put together of those of single members.
     """
 
-    def __init__(self, mesh: Mesh, members: Any):
+    def __init__(self, mesh: Mesh, members: Way):
         self._mesh, self._members = mesh, members
 
     def split(self, values: PyTree) -> Any:
@@ -56,21 +59,21 @@ class OnDevices:
 
         return of_all
 
-    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: PyTree, like: PyTree) -> Any:
         """Compile all repetitions at once."""
         spread = parallel.spread(advance(count), self._mesh, gives_state=True)
         program = jax.jit(spread, donate_argnums=1).lower(own, like).compile()
         return lambda state: program(own, self._placed(state))
 
-    def gathered(self, values: Any) -> PyTree:
-        """Fetch them from the first device of each group."""
+    def gathered(self, values: PyTree) -> PyTree:
+        """Return the result of the first device of each group."""
         return self._members.gathered(jax.tree.map(_fetched, values))
 
-    def apart(self, states: Any, size: int) -> Iterable[Any]:
+    def apart(self, states: PyTree, size: int) -> Iterable[Any]:
         """Cut the axis of members."""
         return self._members.apart(states, size)
 
-    def saved_states(self, function: Callable[..., Any], own: Any, like: Any) -> SavedStates:
+    def saved_states(self, function: Callable[..., Any], own: PyTree, like: PyTree) -> SavedStates:
         """Return how the states of all members are saved.
 
         Args:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from algorithms.environments import Described
 from algorithms.environments.gymnasium import HostEnvironment
@@ -89,7 +90,7 @@ class Policy:
         self,
         obs: PyTree,
         carry: PyTree,
-        is_first: Any = False,
+        is_first: ArrayLike = False,
         deterministic: bool = True,
         key: jax.Array | int | None = None,
     ) -> tuple[Any, PyTree]:

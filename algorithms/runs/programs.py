@@ -167,7 +167,7 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
         state, means = host.read_metrics(state)
         return state, way.gathered(means | stats)
 
-    def test(agent_state: Any, number: int, num_episodes: int) -> PyTree:
+    def test(agent_state: PyTree, number: int, num_episodes: int) -> PyTree:
         return way.gathered(host.evaluate(agent_state, key_of_test(own.key_test, np.int32(number)), num_episodes))
 
     return Programs(

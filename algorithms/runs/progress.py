@@ -13,6 +13,7 @@ from algorithms.runs.side_by_side import Members, shapes_of_all
 from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
 from jaxrl_buffers import _saved_leaves as saved_leaves
+from jaxrl_buffers._checks import first_difference
 from jaxrl_buffers.types import PyTree
 
 
@@ -88,16 +89,16 @@ def read_agent(origin: RunFolder, like_origin: TrainState, like: TrainState) -> 
     """
     both = map(shapes_of_all, (like_origin, like))
     stored, wanted = (saved_leaves.kinds({"agent": one.agent}) for one in both)
-    for name in {**stored, **wanted}:
-        if stored.get(name) != wanted.get(name):
-            raise ValueError(
-                f"the agent of {origin.path} cannot go on here: it has {stored.get(name, 'nothing')} for {name}, and "
-                f"{wanted.get(name, 'nothing')} is needed; networks, wrappers and the number of seeds must be the same."
-            )
+    if (found := first_difference(stored, wanted)) is not None:
+        name, there, needed = found
+        raise ValueError(
+            f"the agent of {origin.path} cannot go on here: it has {there} for {name}, and {needed} is needed; "
+            "networks, wrappers and the number of seeds must be the same."
+        )
     return origin.restore(_only(like, "agent"), partial=True)[0].agent
 
 
-def _only(like: Any, *names: str) -> Any:
+def _only(like: PyTree, *names: str) -> Any:
     """Return shapes of a state of which only some fields are read."""
     if isinstance(like, Members):
         return Members(tuple(_only(state, *names) for state in like.states))
@@ -118,13 +119,12 @@ def read_origin(
     memory_need.check(like_origin)
     both = map(shapes_of_all, (like_origin, saved_states.whole))
     stored, wanted = (saved_leaves.kinds({"agent": one.agent, "buffer": one.buffer}) for one in both)
-    for name in {**stored, **wanted}:
-        if stored.get(name) != wanted.get(name):
-            changed = ", ".join(origin.changed_settings(settings))
-            raise ValueError(
-                f"a fork of {origin.path} cannot change {changed} like this: its state has "
-                f"{stored.get(name, 'nothing')} for {name}, and the new settings need {wanted.get(name, 'nothing')}."
-            )
+    if (found := first_difference(stored, wanted)) is not None:
+        name, there, needed = found
+        raise ValueError(
+            f"a fork of {origin.path} cannot change {', '.join(origin.changed_settings(settings))} like this: its "
+            f"state has {there} for {name}, and the new settings need {needed}."
+        )
     packed, saved = origin.restore(_only(saved_states.pack(saved_states.like), "agent", "buffer"), partial=True)
     state, progress = saved_states.unpack(packed), Progress.of(saved)
     return state.agent, state.buffer, progress._replace(iteration=_iteration(origin, settings.plan, progress))

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from algorithms.runs import devices, logs, memory_need
-from algorithms.runs.agreement import require_same
 from algorithms.runs.build import complete
 from algorithms.runs.options import Interrupted as Interrupted
 from algorithms.runs.options import Kept, Options
@@ -25,7 +24,7 @@ from algorithms.runs.progress import Progress, check_total, read_agent, read_ori
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.saved_states import SavedStates
 from algorithms.runs.session import guarded, train
-from algorithms.runs.settings import Settings
+from algorithms.runs.settings import Settings, differing
 from algorithms.runs.side_by_side import shapes_of_all
 from algorithms.training.train_state import TrainState
 from jaxrl_buffers import _processes as processes
@@ -198,7 +197,7 @@ def _prepared(
     job = processes.job()
     settings = processes.all_or_none(job, read)
     others = {"command": command, "folder": str(folder.path), "final_episodes": kept.final_episodes}
-    require_same(others | settings.to_dict())
+    _require_same(others | settings.to_dict())
 
     def compiled() -> Programs:
         devices.check(settings)
@@ -207,6 +206,21 @@ def _prepared(
         return programs
 
     return settings, processes.all_or_none(job, compiled)
+
+
+def _require_same(values: Mapping[str, Any]) -> None:
+    """Refuse to go on if another process of the run has other values, such as settings, than process 0.
+
+    Args:
+        values: values that JSON can express, by name.
+    """
+    first, *others = processes.gather(processes.job(), dict(values))
+    for process, other in enumerate(others, 1):
+        if names := differing(first, other):
+            raise ValueError(
+                f"process {process} was started with other values than process 0: {', '.join(names)}; start all "
+                "processes with the same command and the same files."
+            )
 
 
 def kept_options(*given: Mapping[str, Any]) -> Kept:

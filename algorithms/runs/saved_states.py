@@ -18,6 +18,7 @@ from algorithms.training.metrics import Sums
 from algorithms.training.train_state import TrainState
 from jaxrl_buffers._saved_leaves import SideBySide
 from jaxrl_buffers._shards import OfDevices
+from jaxrl_buffers.types import PyTree
 
 
 class SavedStates(NamedTuple):
@@ -36,11 +37,11 @@ class SavedStates(NamedTuple):
     axis: int = 0
 
     @classmethod
-    def of_one_device(cls, like: Any) -> SavedStates:
+    def of_one_device(cls, like: PyTree) -> SavedStates:
         """Return how states are saved that one device has."""
         return cls(like, like)
 
-    def pack(self, state: Any) -> Any:
+    def pack(self, state: PyTree) -> Any:
         """Return a state in the form in which it is saved."""
         if self.num_devices == 1 or not jax.tree.leaves(state.buffer):
             return state
@@ -57,7 +58,7 @@ class SavedStates(NamedTuple):
         def with_sums(state: TrainState, axis: int) -> TrainState:
             """Return a state with sums on the host, of as many devices as there were."""
 
-            def of_saved(leaf: Any) -> np.ndarray:
+            def of_saved(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
                 return np.zeros((*leaf.shape[:axis], *added, *leaf.shape[axis:]), leaf.dtype)
 
             sums = self.whole.states[0].sums if isinstance(self.whole, SideBySide) else self.whole.sums
@@ -65,7 +66,7 @@ class SavedStates(NamedTuple):
 
         return self._each(with_sums, self.pack(self.like))
 
-    def unpack(self, state: Any) -> Any:
+    def unpack(self, state: PyTree) -> Any:
         """Return a state in the form in which programs take it."""
 
         def of_one(state: TrainState, axis: int) -> TrainState:
@@ -79,7 +80,7 @@ class SavedStates(NamedTuple):
 
         return self._each(of_one, state)
 
-    def _each(self, function: Callable[[TrainState, int], TrainState], state: Any) -> Any:
+    def _each(self, function: Callable[[TrainState, int], TrainState], state: PyTree) -> Any:
         """Apply a function to a state, or to those of all members."""
         if isinstance(state, SideBySide):
             return type(state)(tuple(function(one, 0) for one in state.states))

@@ -28,6 +28,7 @@ from algorithms.runs.signals import StopSignals
 from algorithms.runs.watch import Watch, num_nonfinite
 from algorithms.training.train_state import TrainState, phase_of
 from jaxrl_buffers import _processes as processes
+from jaxrl_buffers.types import PyTree
 
 Metrics = dict[str, np.ndarray]  # of all seeds of all points, [P * S, ...]
 
@@ -110,9 +111,8 @@ class _Session:
         """Train up to the end of the plan, and return the results."""
         self._report("compiling")
         state = self._begin() if state is None else state
-        self._watch.look(
-            self._programs.read_sums(state), is_read=False
-        )  # the sums of the warm-up, checked before anything is saved
+        # The first steps may have faults too. They are checked before anything is saved.
+        self._watch.look(self._programs.read_sums(state), is_read=False)
         while True:
             is_due = self._agree()  # a signal that comes during the save is obeyed after the next chunk
             if self._signal or self._is_done or is_due:
@@ -247,7 +247,7 @@ def _success(goal: Goal | None, returns: np.ndarray, lengths: np.ndarray) -> Met
     return {} if goal is None else {"success": np.mean(goal.is_reached(returns, lengths), axis=1)}
 
 
-def _apart(values: Any, num_points: int) -> Iterator[Any]:
+def _apart(values: PyTree, num_points: int) -> Iterator[Any]:
     """Split arrays `[P * S, ...]`, and yield the part of each point."""
     for point in range(num_points):
         yield jax.tree.map(lambda value: np.split(value, num_points)[point], values)  # noqa: B023

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from algorithms.runs import data_set
@@ -163,7 +163,7 @@ class Settings:
         return cls(**checked)
 
 
-def is_component(value: Any) -> bool:
+def is_component(value: object) -> bool:
     """Return whether a value is a whole component, `{name, config}`, and not only options."""
     return isinstance(value, Mapping) and ("name" in value or "config" in value)
 
@@ -183,7 +183,7 @@ def refuse_replaced(values: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: got {shown(values[name])}, but {where} takes its place; leave it out.")
 
 
-def _config_of(component: Any) -> Mapping[str, Any]:
+def _config_of(component: object) -> Mapping[str, Any]:
     """Return the `config` of a whole component; empty if it has none that can be read."""
     own = component.get("config") if isinstance(component, Mapping) else None
     return own if isinstance(own, Mapping) else {}
@@ -215,7 +215,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def _merged_samplers(below: Any, above: Any) -> Any:
+def _merged_samplers(below: object, above: object) -> Any:
     below, above = ({"name": one} if isinstance(one, str) else one for one in (below, above))
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
@@ -239,7 +239,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def check_options(where: str, values: Any, component: Any, keys: Collection[str]) -> dict[str, Any]:
+def check_options(where: str, values: object, component: Callable[..., Any], keys: Collection[str]) -> dict[str, Any]:
     """Return options with the types of a component's parameters; refuse unknown options and wrong types."""
     given = require_keys(where, {} if values is None else values)
     try:
@@ -248,7 +248,7 @@ def check_options(where: str, values: Any, component: Any, keys: Collection[str]
         raise ValueError(f"{where}.{error}") from None
 
 
-def require_keys(name: str, values: Any) -> Mapping[str, Any]:
+def require_keys(name: str, values: object) -> Mapping[str, Any]:
     """Refuse a value that is not a mapping."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{name}: got {shown(values)}, expected keys with values.")
@@ -266,7 +266,7 @@ def _check_flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return config.check(Settings, flat, [name for name in names if name not in GROUPS])
 
 
-def _plan(values: Any) -> Plan:
+def _plan(values: object) -> Plan:
     given = require_keys("plan", {} if values is None else values)
     suggested = {name: value for name, value in given.items() if isinstance(value, Suggested)}
     others = {name: value for name, value in given.items() if name not in suggested}

@@ -45,7 +45,7 @@ from algorithms.runs.components import ALGORITHMS, algorithm_of, replaced_by_opt
 from algorithms.runs.files import read_text
 from algorithms.runs.settings import Settings, is_component, merged
 from jaxrl_buffers import _yaml as yaml_text
-from jaxrl_buffers._checks import shown
+from jaxrl_buffers._checks import one_line, shown
 
 
 def read(path: str | os.PathLike[str], **names: str | None) -> Settings:
@@ -68,11 +68,11 @@ def read_dict(path: str | os.PathLike[str], **names: str | None) -> dict[str, An
         values = over_preset(yaml_text.parse(text), **names)
         build(Settings.from_dict(values))  # refuses what is wrong
     except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: {one_line(error)}") from None
     return values
 
 
-def from_values(values: Any, **names: str | None) -> Settings:
+def from_values(values: object, **names: str | None) -> Settings:
     """Return the settings in a dict, with the preset for what it leaves out.
 
     Example:
@@ -82,7 +82,7 @@ def from_values(values: Any, **names: str | None) -> Settings:
     return Settings.from_dict(over_preset(values, **names))
 
 
-def over_preset(values: Any, **names: str | None) -> dict[str, Any]:
+def over_preset(values: object, **names: str | None) -> dict[str, Any]:
     """Return the settings in a dict, merged over the preset of its algorithm and environment."""
     if not isinstance(values, Mapping):
         raise ValueError(f"got {shown(values)}, expected the keys of Settings with their values.")
@@ -98,7 +98,7 @@ def over_preset(values: Any, **names: str | None) -> dict[str, Any]:
     return merged(_beside_optimizer(preset, values.get("agent")), values)
 
 
-def _beside_optimizer(preset: dict[str, Any], agent: Any) -> dict[str, Any]:
+def _beside_optimizer(preset: dict[str, Any], agent: object) -> dict[str, Any]:
     """Return a preset without the settings that an optimizer of the agent replaces."""
     component = ALGORITHMS.get(preset["algorithm"])
     optimizer = agent.get("optimizer") if isinstance(agent, Mapping) else None

@@ -73,7 +73,7 @@ class Way(Protocol):
         """
         ...
 
-    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: PyTree, like: PyTree) -> Any:
         """Return a compiled function that advances the states of all members, in place.
 
         Args:
@@ -84,11 +84,11 @@ class Way(Protocol):
         """
         ...
 
-    def gathered(self, values: Any) -> PyTree:
+    def gathered(self, values: PyTree) -> PyTree:
         """Return the result of a program as NumPy arrays `[S, ...]`."""
         ...
 
-    def apart(self, states: Any, size: int) -> Iterable[Any]:
+    def apart(self, states: PyTree, size: int) -> Iterable[Any]:
         """Split states into groups of `size` consecutive members; each group has the form that it would have alone."""
         ...
 
@@ -147,21 +147,21 @@ class Alone:
         """Return the function itself, compiled."""
         return jax.jit(function, donate_argnums=donate)
 
-    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: PyTree, like: PyTree) -> Any:
         """Compile all repetitions at once."""
         program = jax.jit(advance(count), donate_argnums=1).lower(own, like).compile()
         return lambda state: program(own, state)
 
-    def gathered(self, values: Any) -> PyTree:
+    def gathered(self, values: PyTree) -> PyTree:
         """Add the axis of members."""
         return jax.tree.map(lambda value: np.asarray(value)[None], values)
 
-    def apart(self, states: Any, size: int) -> Iterable[Any]:
-        """There is one group."""
+    def apart(self, states: PyTree, size: int) -> Iterable[Any]:
+        """Return one group with the only member."""
         return [states]
 
     def joined(self, groups: list[Any], size: int) -> Any:
-        """There is one group."""
+        """Return the only group."""
         return groups[0]
 
 
@@ -187,16 +187,16 @@ class InOneProgram:
 
         return jax.jit(of_all, donate_argnums=donate)
 
-    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: PyTree, like: PyTree) -> Any:
         """Compile all repetitions at once."""
         program = jax.jit(jax.vmap(advance(count)), donate_argnums=1).lower(own, like).compile()
         return lambda state: program(own, state)
 
-    def gathered(self, values: Any) -> PyTree:
-        """Fetch them."""
+    def gathered(self, values: PyTree) -> PyTree:
+        """Return the result as NumPy arrays, which already have the axis of members."""
         return jax.tree.map(np.asarray, values)
 
-    def apart(self, states: Any, size: int) -> Iterable[Any]:
+    def apart(self, states: PyTree, size: int) -> Iterable[Any]:
         """Cut the axis of members; a group of one has none."""
         num_members = jax.tree.leaves(states)[0].shape[0]
 
@@ -249,7 +249,7 @@ class OnCores:
 
         return of_all
 
-    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: Any, like: Any) -> Any:
+    def repeated(self, advance: Callable[[int], Callable[..., Any]], count: int, own: PyTree, like: PyTree) -> Any:
         """Compile a part of the repetitions: members take turns, so that no core waits for the others."""
         num_members = len(like.states)
         turns = num_turns(num_members, self._num_threads, count)
@@ -274,11 +274,11 @@ class OnCores:
 
         return of_all
 
-    def gathered(self, values: Any) -> PyTree:
-        """Put them together."""
+    def gathered(self, values: PyTree) -> PyTree:
+        """Return the results of all members, stacked."""
         return jax.tree.map(lambda *entries: np.stack([np.asarray(entry) for entry in entries]), *values.states)
 
-    def apart(self, states: Any, size: int) -> Iterable[Any]:
+    def apart(self, states: PyTree, size: int) -> Iterable[Any]:
         """Return groups; a group of one is the state itself."""
         groups = [states.states[begin : begin + size] for begin in range(0, len(states.states), size)]
         return [Members(group) if size > 1 else group[0] for group in groups]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 
 class Varied:
@@ -46,5 +47,5 @@ class Varied:
         return jax.tree.unflatten(self._structure, leaves)
 
 
-def _differs(one: Any, other: Any) -> bool:
+def _differs(one: ArrayLike, other: ArrayLike) -> bool:
     return not np.array_equal(np.asarray(one), np.asarray(other))

@@ -22,20 +22,20 @@ class Watch:
     """Looks at the counts of a run, and reports faults.
 
     Args:
-        tell: called with one line.
+        report: called with one line.
         environment: its name.
         on_nan: as in `Plan`.
         kept_steps: returns the number of steps at the last finite checkpoint; None if there is none.
     """
 
     def __init__(
-        self, tell: Callable[[str], None], environment: str, on_nan: str, kept_steps: Callable[[], int | None]
+        self, report: Callable[[str], None], environment: str, on_nan: str, kept_steps: Callable[[], int | None]
     ):
-        self._tell = tell
+        self._report = report
         self._environment = environment
         self._on_nan = on_nan
         self._kept_steps = kept_steps
-        self._told: set[str] = set()
+        self._reported: set[str] = set()  # kinds of faults
         self._ends = np.zeros(2)  # truncated episodes, and those also terminated, up to the last reading
 
     def look(self, sums: Sums, is_read: bool) -> None:
@@ -54,7 +54,7 @@ class Watch:
     def saved_nonfinite(self) -> None:
         """Report that a state was saved whose agent is not finite."""
         line = f"the agent is not finite any more; its states go to checkpoint_nonfinite, and {self._kept()}."
-        self._tell_once("agent", line)
+        self._report_once("agent", line)
 
     def _kept(self) -> str:
         steps = self._kept_steps()
@@ -72,23 +72,23 @@ class Watch:
             "warn": "training goes on (`--on-nan skip` leaves such updates out, `--on-nan stop` ends the run)",
             "skip": "updates with such gradients are skipped",
         }
-        self._tell_once("nonfinite", f"{listed} were not finite; {done[self._on_nan]}.")
+        self._report_once("nonfinite", f"{listed} were not finite; {done[self._on_nan]}.")
 
     def _look_at_ends(self, ends: np.ndarray, first: np.ndarray) -> None:
         truncated, both = ends
         if not both or both < truncated:  # a task may end in the very step of the time limit, but not every time
             return
         step = first[:, faults.NAMES.index("ended_both_ways")].max()
-        self._tell_once(
+        self._report_once(
             "ends",
             f"in {self._environment} every episode that met its time limit was terminated as well (first at step "
             f"{step:,}), so the value of what would follow counts as zero; let `terminated` leave out the time limit.",
         )
 
-    def _tell_once(self, kind: str, line: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
-            self._tell(line)
+    def _report_once(self, kind: str, line: str) -> None:
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self._report(line)
 
 
 def _when(steps: np.ndarray) -> str:

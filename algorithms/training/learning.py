@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from algorithms.environments import Described, Finished
-from algorithms.training import faults, off_policy, on_policy, structure
-from algorithms.training.keys import Keys, iteration_keys
+from algorithms.environments import Finished
+from algorithms.training import faults, off_policy, on_policy
+from algorithms.training.keys import Keys
 from algorithms.training.metrics import COUNT, Scalars
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
@@ -70,15 +70,15 @@ def learn(
 def _with_info(metrics: Scalars, chunk: Transition, finished: Finished) -> Scalars:
     """Add the `info` numbers of rows `[K, N]` to the metrics: the means over steps, and over the ends of episodes.
 
-    A number that a step did not tell is NaN, and does not count.
+    A number is NaN where the `info` of a step did not have it. Such a step does not count.
     """
-    told = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
-    if not told:
+    info = chunk.extras.get("info", {}) if isinstance(chunk.extras, dict) else {}
+    if not info:
         return metrics
     sums = {}
-    for name, values in told.items():
-        is_told = ~jnp.isnan(values)
-        for label, counts in ((f"info_{name}", is_told), (f"info_{name}_at_end", is_told & finished.ended)):
+    for name, values in info.items():
+        is_known = ~jnp.isnan(values)
+        for label, counts in ((f"info_{name}", is_known), (f"info_{name}_at_end", is_known & finished.ended)):
             sums[label], sums[label + COUNT] = jnp.sum(jnp.where(counts, values, 0)), jnp.sum(counts)
     values = jnp.stack([jnp.asarray(value, jnp.float32) for value in sums.values()])
     num_updates = metrics.values.shape[0]
@@ -96,7 +96,7 @@ def observe(agent: Agent, agent_state: PyTree, chunk: Transition, plan: Plan) ->
 
 
 def learn_offline(
-    agent: Agent, buffer: Any, agent_state: PyTree, buffer_state: Any, key: jax.Array, plan: Plan
+    agent: Agent, buffer: Replay, agent_state: PyTree, buffer_state: PyTree, key: jax.Array, plan: Plan
 ) -> tuple[PyTree, PyTree, Scalars]:
     """Make one update from rows that were stored before the run; consumes `key`.
 
@@ -129,7 +129,7 @@ def _learn_once(
     return agent_state, buffer_state, jax.tree.map(lambda values: values[None], Scalars.of(metrics))
 
 
-def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -> PyTree:
+def observe_stored(agent: Agent, agent_state: PyTree, buffer: Replay, state: PyTree) -> PyTree:
     """Return the agent's state after it observed all stored rows, as `Normalized` needs it."""
     if isinstance(buffer, Mixture):
         for part, part_state in zip(buffer.buffers, state.parts, strict=True):
@@ -147,24 +147,6 @@ def observe_stored(agent: Agent, agent_state: PyTree, buffer: Any, state: Any) -
     block = min(BLOCK_ROWS, buffer.length)
     agent_state = observed(block, jnp.zeros((), jnp.int32), size // block, agent_state)
     return observed(1, size // block * block, size % block, agent_state)
-
-
-def metric_names(state: Any, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
-    """Return the names of the metrics that every update reports; `state` is a `TrainState`."""
-    rows = plan.update_every // plan.num_envs, plan.envs_of_device
-    row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
-    chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
-
-    def metrics(state: Any, chunk: Transition, finished: Finished) -> Scalars:
-        keys = iteration_keys(state.key, plan)
-        chunk, finished = mesh.vary_like(mesh.vary((chunk, finished), plan.axis), state.key)
-        return learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
-
-    return jax.eval_shape(metrics, state, chunk, finished).names
-
-
-def _no_episode() -> Finished:
-    return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
 def _mean_return(finished: Finished, axis: Axis = None) -> jax.Array:

@@ -29,7 +29,7 @@ from algorithms.training import learning, train_state
 from algorithms.training.collection import Collector, collect
 from algorithms.training.evaluation import evaluate
 from algorithms.training.keys import Keys, env_keys, iteration_keys, own_keys
-from algorithms.training.learning import Buffer, metric_names
+from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, Metrics
@@ -144,7 +144,8 @@ def init(
     state = train_state.spread(state._replace(collector=_begun(agent, env, key_env, plan)), plan)
     if not plan.offline_updates:
         state = _warm_up(state, agent, buffer, env, plan, key_warmup, is_random=agent_state is None)
-    return state._replace(sums=state.sums.with_names(metric_names(state, agent, buffer, env, plan)))
+    names = train_state.metric_names(state, agent, buffer, env, plan)
+    return state._replace(sums=state.sums.with_names(names))
 
 
 def run(
@@ -164,6 +165,7 @@ def run(
 
 def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num_iterations: int) -> TrainState:
     """Run some offline iterations. Each makes one update from rows that were stored before the run."""
+    assert not isinstance(buffer, Rollout)  # `Plan.check_buffer` refuses offline updates with a rollout
 
     def iterate(state: TrainState, key: jax.Array) -> tuple[TrainState, None]:
         agent_state, buffer_state, metrics = learning.learn_offline(agent, buffer, state.agent, state.buffer, key, plan)

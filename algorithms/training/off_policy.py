@@ -75,8 +75,8 @@ def train_step(
         key_sample: a PRNG key for the sample.
         key_gradients: a PRNG key for the agent.
         batch_size: the number of samples, or of sequences, in the batch.
-        progress: the share of the iteration's updates that are already made, from 0 to 1. Only the sampler ERE needs
-            it.
+        progress: the share of the iteration's updates that are already made, from 0 to 1. Only the sampler `Recent`
+            uses it.
         skip_nonfinite: whether to leave the agent's state unchanged if the update is not finite; see `faults.skip`.
             Samples whose error is not finite then get the priority 0, so that they are rarely drawn again.
         skips_nonfinite: the old name of `skip_nonfinite`.

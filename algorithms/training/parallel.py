@@ -157,14 +157,14 @@ def spread(
     return of_all
 
 
-def specs(mesh: Mesh, value: Any) -> Any:
+def specs(mesh: Mesh, value: PyTree) -> Any:
     """Return how a value is split over a mesh: the specification of all its leaves, or of those of its fields."""
     if isinstance(value, TrainState):
         return _state_specs(mesh)
     return _split(mesh) if isinstance(value, BUFFER_STATES) else _same(mesh)
 
 
-def shardings(mesh: Mesh, value: Any) -> Any:
+def shardings(mesh: Mesh, value: PyTree) -> Any:
     """Return where each leaf of a value lies on a mesh."""
     wanted = specs(mesh, value)
     if not isinstance(value, TrainState):
@@ -188,7 +188,7 @@ def _split(mesh: Mesh) -> Any:
     return P(*_same(mesh), AXIS) if mesh.shape[AXIS] > 1 else _same(mesh)
 
 
-def _without_axis(value: Any) -> Any:
+def _without_axis(value: PyTree) -> Any:
     """Return what a device has, without the axis of devices."""
     if isinstance(value, TrainState):
         return value._replace(buffer=_first(value.buffer), sums=_first(value.sums))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -17,6 +17,7 @@ from jaxrl_buffers.rollouts import Rollout
 __all__ = ["MAX_EPISODES", "Plan", "Suggested", "suggested"]
 AXIS = "devices"  # the mesh axis along which devices share the environments of a seed
 MAX_EPISODES = 1_000_000  # the most episodes of one evaluation, which are played side by side
+Number = TypeVar("Number", int, jax.Array)
 
 
 @jax.tree_util.register_static
@@ -228,7 +229,7 @@ class Plan:
         offline = min(iteration, self.offline_updates)
         return offline + (iteration - offline) * self.num_updates
 
-    def steps(self, iteration: Any) -> Any:
+    def steps(self, iteration: Number) -> Number:
         """Return the number of steps after this many iterations. It is 0 until the offline updates are done."""
         online = iteration - self.offline_updates
         has_begun = online > 0 if self.offline_updates else True

@@ -6,6 +6,7 @@ import jax
 
 from algorithms.environments import Described
 from algorithms.types import Agent
+from jaxrl_buffers._checks import first_difference, kind_of
 from jaxrl_buffers.types import PyTree, Transition
 
 
@@ -31,15 +32,15 @@ def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:
     """Refuse a state that does not fit this agent and environment. The error names a leaf that differs."""
     wanted = jax.eval_shape(lambda: agent.init(jax.random.key(0), env.obs, env.action_space.example))
     given, needed = map(_kinds, (jax.eval_shape(lambda tree: tree, agent_state), wanted))
-    for name in {**needed, **given}:
-        if given.get(name) != needed.get(name):
-            raise ValueError(
-                f"the agent's state has {given.get(name, 'nothing')} for {name}, but {type(agent).__name__} in "
-                f"{env.name} needs {needed.get(name, 'nothing')}; give a state of an agent that was made like this one."
-            )
+    if (found := first_difference(needed, given)) is not None:
+        name, right, wrong = found
+        raise ValueError(
+            f"the agent's state has {wrong} for {name}, but {type(agent).__name__} in {env.name} needs {right}; give a "
+            "state of an agent that was made like this one."
+        )
 
 
 def _kinds(tree: PyTree) -> dict[str, str]:
     """Return a mapping from the path of every leaf to its dtype and shape."""
     leaves = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+    return {jax.tree_util.keystr(path): kind_of(leaf.shape, leaf.dtype) for path, leaf in leaves}

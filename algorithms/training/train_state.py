@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from algorithms.environments import Described, Finished
 from algorithms.training import learning, structure
-from algorithms.training.keys import Keys
-from algorithms.training.learning import Buffer, metric_names
-from algorithms.training.metrics import Sums
+from algorithms.training.keys import Keys, iteration_keys
+from algorithms.training.learning import Buffer
+from algorithms.training.metrics import Scalars, Sums
 from algorithms.training.off_policy import Replay
 from algorithms.training.plan import Plan
 from algorithms.types import Agent, Metrics
@@ -57,6 +57,7 @@ def before_steps(
     if agent_state is None:
         agent_state = agent.init(key_agent, env.obs, env.action_space.example)
         if plan.offline_updates:
+            assert not isinstance(buffer, Rollout)  # `Plan.check_buffer` refuses offline updates with a rollout
             agent_state = learning.observe_stored(agent, agent_state, buffer, buffer_state)
     else:
         structure.check_agent(agent, agent_state, env)
@@ -120,6 +121,24 @@ def store(state: TrainState, chunk: Transition, step: Scalar, agent: Agent, buff
     learner = learning.observe(agent, state.agent, chunk, plan), buffer.add(state.buffer, chunk)
     sums = state.sums.add(jnp.asarray(step), chunk)
     return TrainState(*learner, state.collector, state.key, state.iteration, sums)
+
+
+def metric_names(state: TrainState, agent: Agent, buffer: Buffer, env: Described, plan: Plan) -> tuple[str, ...]:
+    """Return the names of the metrics that every update reports."""
+    rows = plan.update_every // plan.num_envs, plan.envs_of_device
+    row = env.transition(structure.extras(agent, state.agent, env, state.key)), jax.eval_shape(_no_episode)
+    chunk, finished = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape), leaf.dtype), row)
+
+    def metrics(state: TrainState, chunk: Transition, finished: Finished) -> Scalars:
+        keys = iteration_keys(state.key, plan)
+        chunk, finished = vary_like(vary((chunk, finished), plan.axis), state.key)
+        return learning.learn(agent, buffer, state.agent, state.buffer, chunk, finished, keys, plan)[2]
+
+    return jax.eval_shape(metrics, state, chunk, finished).names
+
+
+def _no_episode() -> Finished:
+    return Finished(jnp.zeros((), bool), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
 def read_metrics(state: TrainState, plan: Plan) -> tuple[TrainState, Metrics]:

@@ -12,6 +12,7 @@ what one such part needs:
 | `MemoryAgent`, `OnPolicyMemoryAgent` | the wrapper `Recurrent` |
 | `HasParams`, a state | the wrapper `Averaged` |
 | `ReportsNorms` | the wrapper `DataParallel` |
+| `WrapperAgent` | code that asks what is inside of an agent: `DataParallel`, and behaviors made from agents |
 
 Parameters come in groups, and a group has the same name in every agent:
 
@@ -31,6 +32,7 @@ from algorithms.types.agents import (
     PolicyAgent,
     ReportsNorms,
     TargetAgent,
+    WrapperAgent,
 )
 from algorithms.types.data import GroupRule, Metrics, Roles, StepInfo
 from algorithms.types.states import Groups, HasParams, LearnerState, TargetState
@@ -53,4 +55,5 @@ __all__ = [
     "StepInfo",
     "TargetAgent",
     "TargetState",
+    "WrapperAgent",
 ]

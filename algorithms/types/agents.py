@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import jax
 
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Space
 from algorithms.networks.distributions import Distribution
 from algorithms.networks.torsos import Torso
 from algorithms.types.addons import Addon
 from algorithms.types.data import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
+
+if TYPE_CHECKING:
+    from algorithms.agents.optimizers import Optimizers, Schedule
 
 
 @runtime_checkable
@@ -81,6 +83,16 @@ class Agent(Protocol):
 
     def apply(self, state: PyTree, grads: PyTree) -> PyTree:
         """Return the state after one update with gradients from `gradients`."""
+        ...
+
+
+@runtime_checkable
+class WrapperAgent(Agent, Protocol):
+    """An agent that adds something to another agent, which is inside of it."""
+
+    @property
+    def agent(self) -> Agent:
+        """The agent inside."""
         ...
 
 

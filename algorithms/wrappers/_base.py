@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from algorithms.environments.spaces import Space
 from algorithms.types import Agent, OnPolicyAgent, PolicyAgent
+from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree
+
+
+def require_agent(owner: str, agent: object) -> None:
+    """Refuse anything but an agent, such as the class of an agent."""
+    if isinstance(agent, type) or not isinstance(agent, Agent):
+        raise ValueError(f"{owner}(agent={shown(agent)}): give an agent, such as DDQN(env.action_space).")
 
 
 class Wrapper:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from algorithms.agents import optimization
 from algorithms.networks.distributions import Distribution
 from algorithms.types import Agent, HasParams, StepInfo
-from algorithms.wrappers._base import SameCarry
+from algorithms.wrappers._base import SameCarry, require_agent
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers.component import Component
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
@@ -51,11 +51,17 @@ class Averaged(SameCarry, Component):
     rate: Scalar = 0.999
 
     def __post_init__(self) -> None:
+        require_agent("Averaged", self.agent)
         require_number(self, "rate", self.rate, 0, 1)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> AveragedState:
         """Return the first state, for observations like `obs` and actions like `action`; consumes `key`."""
         state = self.agent.init(key, obs, action)
+        if not isinstance(state, HasParams):
+            raise ValueError(
+                f"Averaged({type(self.agent).__name__}): states of this agent have no `params` to average; put "
+                "Averaged around the agent that has them, as in Normalized(Averaged(agent))."
+            )
         average = jax.tree.map(jnp.copy, state.params)  # a state that holds an array twice cannot be donated to `jit`
         return AveragedState(state, average)
 

@@ -12,8 +12,8 @@ import jax
 from jax.flatten_util import ravel_pytree
 
 from algorithms.networks.distributions import Distribution
-from algorithms.types import Agent, ReportsNorms, StepInfo
-from algorithms.wrappers._base import SameCarry, Wrapper
+from algorithms.types import Agent, ReportsNorms, StepInfo, WrapperAgent
+from algorithms.wrappers._base import SameCarry
 from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.component import Component, field
@@ -88,4 +88,4 @@ class DataParallel(SameCarry, Component):
 
 def _innermost(agent: Agent) -> Agent:
     """Return the agent inside of all wrappers."""
-    return _innermost(agent.agent) if isinstance(agent, Wrapper) else agent
+    return _innermost(agent.agent) if isinstance(agent, WrapperAgent) else agent

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from algorithms.networks.distributions import Distribution
 from algorithms.types import Agent, StepInfo
-from algorithms.wrappers._base import SameCarry
+from algorithms.wrappers._base import SameCarry, require_agent
 from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_positive
 from jaxrl_buffers._mesh import Axis
@@ -81,6 +81,7 @@ class Normalized(SameCarry, Component):
     axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     def __post_init__(self) -> None:
+        require_agent("Normalized", self.agent)
         require_positive(self, "clip")
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> NormalizedState:

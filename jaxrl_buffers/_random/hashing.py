@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import define_prng_impl
+from jax.typing import ArrayLike
 
 from jaxrl_buffers._xla import keep
 
@@ -42,7 +43,7 @@ def split(key: jax.Array, shape: int | tuple[int, ...] = 2) -> jax.Array:
     return _like(jax.random.split(unrolled(key), shape), key)
 
 
-def fold_in(key: jax.Array, data: Any) -> jax.Array:
+def fold_in(key: jax.Array, data: ArrayLike) -> jax.Array:
     """Return `jax.random.fold_in(key, data)`: the same key, of the same type; consumes `key` together with `data`."""
     return _like(jax.random.fold_in(unrolled(key), data), key)
 
@@ -120,7 +121,7 @@ def _split(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     )
 
 
-def _fold_in(words: jax.Array, data: Any) -> jax.Array:
+def _fold_in(words: jax.Array, data: ArrayLike) -> jax.Array:
     data = jnp.asarray(data, jnp.uint32)
     return lax.platform_dependent(
         words,

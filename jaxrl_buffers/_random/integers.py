@@ -1,8 +1,8 @@
 """Random integers: uniform ones below a traced bound, and random permutations evaluated point by point.
 
-A permutation of `[0, size)` is a swap-or-not shuffle: every round draws a random `r`, pairs each `x` with
-`(r - x) mod size`, and either swaps the two or not: a hash of the pair decides. Each round is its own inverse, so the
-whole is a bijection for any hash. No array of length `size` is stored.
+A permutation of `[0, size)` is a swap-or-not shuffle. Every round draws a random `r` and pairs each `x` with
+`(r - x) mod size`. A hash of the pair decides whether the two are swapped. Each round is its own inverse, so the whole
+is a bijection for any hash. No array of length `size` is stored.
 
 Hoang, Morris, Rogaway: An Enciphering Scheme Based on a Card Shuffle, https://arxiv.org/abs/1208.1176
 """

@@ -11,7 +11,7 @@ program is lowered, so a program may be compiled for another platform than that 
 Two kinds of workarounds are elsewhere: choices of a memory layout, such as `SegmentTree.top`, and the hash of random
 numbers in `_random/hashing.py`.
 
-    values.py     numbers that are computed once, read in order, summed up in order, or laid out in one way
+    values.py     numbers that are computed once, read in order, summed up in order, or kept in a chosen memory layout
     writes.py     writes of single elements and rows
     layers.py     layers of networks
 """

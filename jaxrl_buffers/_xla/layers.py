@@ -14,9 +14,12 @@ from jaxrl_buffers._xla.values import GPUS
 from jaxrl_buffers.types import PyTree
 
 FEW_COLUMNS = 4  # a kernel of up to this many columns is narrow
+Padding = str | Sequence[tuple[int, int]]
 
 
-def narrow_product(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any) -> jax.Array:
+def narrow_product(
+    x: jax.Array, kernel: jax.Array, dimension_numbers: lax.DotDimensionNumbers, **options: Any
+) -> jax.Array:
     """Return the product of inputs with the kernel of a dense layer. On CPU a narrow kernel is multiplied by columns.
 
     The gradient of a narrow kernel is a product of two tall matrices. XLA's CPU backend has fast code for the product
@@ -113,14 +116,14 @@ def scan_carries(
     cut = functools.partial(jnp.split, indices_or_sections=num_parts, axis=-1)
 
     def cut_before(carry: jax.Array, values: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-        def body(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+        def body(carry: jax.Array, row: PyTree) -> tuple[jax.Array, jax.Array]:
             return step(carry, *row), carry
 
         last, before = lax.scan(body, carry, (tuple(cut(values)), rows))
         return last, jnp.concatenate([before[1:], last[None]])
 
     def cut_inside(carry: jax.Array, values: jax.Array, rows: PyTree) -> tuple[jax.Array, jax.Array]:
-        def body(carry: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+        def body(carry: jax.Array, row: PyTree) -> tuple[jax.Array, jax.Array]:
             after = step(carry, tuple(cut(row[0])), row[1])
             return after, after
 
@@ -133,7 +136,7 @@ def convolve(
     images: jax.Array,
     kernel: jax.Array,
     strides: Sequence[int],
-    padding: Any,
+    padding: Padding,
     lhs_dilation: Sequence[int] = (1, 1),
     rhs_dilation: Sequence[int] = (1, 1),
     feature_group_count: int = 1,
@@ -180,7 +183,7 @@ def convolve(
 
 
 def _product_of_patches(
-    images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, **options: Any
+    images: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Padding, **options: Any
 ) -> jax.Array:
     """Return the product of all patches `[B, height, width, places, channels]` with the kernel.
 
@@ -231,7 +234,7 @@ def one_by_one(function: Callable[[jax.Array], PyTree]) -> Callable[[jax.Array],
     single = jax.custom_batching.custom_vmap(function)
 
     @single.def_vmap
-    def batched(size: int, is_batched: Any, values: jax.Array) -> tuple[PyTree, PyTree]:
+    def batched(size: int, is_batched: PyTree, values: jax.Array) -> tuple[PyTree, PyTree]:
         del size, is_batched  # the only argument is batched
         results = lax.platform_dependent(
             values, cpu=lambda values: lax.map(single, values), default=lambda values: jax.vmap(function)(values)

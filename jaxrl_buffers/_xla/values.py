@@ -1,4 +1,4 @@
-"""Numbers that are computed once, read in order, summed up in order, or laid out in one way."""
+"""Numbers that are computed once, read in order, summed up in order, or kept in a chosen memory layout."""
 
 from __future__ import annotations
 

@@ -17,15 +17,18 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxrl_buffers.feeder._lane import CLOSED, DONE, OPEN, Lane
 
+if TYPE_CHECKING:
+    from jaxrl_buffers.types import PyTree
+
 __all__ = ["Feeder", "Stopped"]
 
-PAUSE = 0.001  # seconds between two looks at the memory
+PAUSE = 0.001  # seconds between two reads of the memory
 SECONDS_TO_SETTLE = 10.0  # how long to wait for an intake that is being closed to take the last chunks
 
 
@@ -49,7 +52,7 @@ class Feeder:
         self._lane["generation"] += 1
         self._lane["owner"] = self._token
 
-    def add(self, chunk: Any, timeout: float | None = None) -> None:
+    def add(self, chunk: PyTree, timeout: float | None = None) -> None:
         """Pass on a chunk; wait while all slots are full.
 
         Once this returns, the rows will be stored, even if this process dies.
@@ -134,7 +137,7 @@ def _is_zombie(process: int) -> bool:
         return False
 
 
-def _flat(chunk: Any, path: str = "") -> dict[str, np.ndarray]:
+def _flat(chunk: PyTree, path: str = "") -> dict[str, np.ndarray]:
     """Return the leaves of nested dicts and tuples by name, such as `"obs/image"`."""
     if isinstance(chunk, tuple) and (names := getattr(type(chunk), "_fields", None)):
         chunk = dict(zip(names, chunk, strict=True))

@@ -62,15 +62,8 @@ class Stateless(Component, abc.ABC):
         return state
 
 
-class Wrapping(abc.ABC):
-    """A sampler around other samplers: it passes every call on to them. One of them, `sampler`, computes the weights.
-
-    A derived class is also a `Component` with a field `sampler`. It implements `inner`, `each`, `init`, `draw`,
-    `measure` and `report_return`. This base class is not a `Component`, so that a derived class can choose the place of
-    `sampler` among its fields.
-    """
-
-    sampler: Sampler
+class PassingOn(abc.ABC):
+    """A sampler with other samplers inside. It passes on to them what the buffer reports about rows and priorities."""
 
     @property
     @abc.abstractmethod
@@ -101,10 +94,6 @@ class Wrapping(abc.ABC):
         """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: mark_rows(sampler, inner, begin, slots, legal, priorities))
 
-    def weights(self, draw: Draw) -> jax.Array:
-        """Return the weights that `sampler` gives to the draw."""
-        return self.sampler.weights(draw)
-
     def update(
         self, state: PyTree, slots: jax.Array, priorities: jax.Array, live: jax.Array, mask: jax.Array | None = None
     ) -> PyTree:
@@ -114,3 +103,44 @@ class Wrapping(abc.ABC):
     def reprioritize(self, state: PyTree, legal: jax.Array) -> PyTree:
         """Pass the call on to the samplers inside."""
         return self.each(state, lambda sampler, inner: sampler.reprioritize(inner, legal))
+
+
+class Wrapping(PassingOn):
+    """A sampler around other samplers: it passes every call on to them. One of them, `sampler`, computes the weights.
+
+    A derived class is also a `Component` with a field `sampler`. It implements `inner`, `each`, `init`, `draw`,
+    `measure` and `report_return`. This base class is not a `Component`, so that a derived class can choose the place of
+    `sampler` among its fields.
+    """
+
+    sampler: Sampler
+
+    def weights(self, draw: Draw) -> jax.Array:
+        """Return the weights that `sampler` gives to the draw."""
+        return self.sampler.weights(draw)
+
+
+class OneInside:
+    """The part of a sampler that has only one sampler inside, whose state is also its own state.
+
+    A derived class is also a `PassingOn`, and a `Component` with a field `sampler`.
+    """
+
+    sampler: Sampler
+
+    @property
+    def inner(self) -> tuple[Sampler, ...]:
+        """The sampler inside."""
+        return (self.sampler,)
+
+    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
+        """Return the state of the sampler inside."""
+        return self.sampler.init(storage_shape, platform)
+
+    def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
+        """Return the state of the sampler inside after an operation."""
+        return operation(self.sampler, state)
+
+    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
+        """Pass the report on to the sampler inside."""
+        return self.sampler.report_return(state, mean_return)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +12,14 @@ from jaxrl_buffers import starts
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers.component import MESH_AXIS, Component, field
-from jaxrl_buffers.samplers._base import Wrapping
+from jaxrl_buffers.samplers._base import OneInside, Wrapping
 from jaxrl_buffers.samplers.uniform import Uniform
 from jaxrl_buffers.storage import ring
 from jaxrl_buffers.storage.ring import Ring
 from jaxrl_buffers.types import Draw, PyTree, Sampler, Scalar, Window
 
 
-class LastN(Wrapping, Component):
+class LastN(OneInside, Wrapping, Component):
     """Draw from the newest `num_starts` starts of every environment. Another sampler draws among these starts.
 
     The sampler `Recent` is different: it draws from a share of the starts, which shrinks from update to update.
@@ -45,19 +44,6 @@ class LastN(Wrapping, Component):
         require_number(self, "num_starts", self.num_starts, 0)
         require_number(self, "max_share", self.max_share, 0, math.inf)
 
-    @property
-    def inner(self) -> tuple[Sampler, ...]:
-        """The sampler inside."""
-        return (self.sampler,)
-
-    def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PyTree:
-        """Return the state of the sampler inside."""
-        return self.sampler.init(storage_shape, platform)
-
-    def each(self, state: PyTree, operation: Callable[[Sampler, PyTree], PyTree]) -> PyTree:
-        """Return the state of the sampler inside after an operation."""
-        return operation(self.sampler, state)
-
     def draw(
         self, state: PyTree, storage: Ring, key: jax.Array, batch_size: int, window: Window, progress: Scalar
     ) -> Draw:
@@ -77,7 +63,3 @@ class LastN(Wrapping, Component):
         is_wanted = num_starts < jnp.asarray(self.max_share, jnp.float32) * mean_starts
         num_starts = jnp.minimum(num_starts, ring.shape(storage)[0]).astype(jnp.int32)
         return starts.narrow(window, jnp.where(is_wanted, num_starts * window.stride, 0))
-
-    def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
-        """Pass the report on to the sampler inside."""
-        return self.sampler.report_return(state, mean_return)

@@ -17,11 +17,11 @@ from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
 from jaxrl_buffers._mesh import Axis
-from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
 from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
+from jaxrl_buffers.storage.rows import platform_of
 from jaxrl_buffers.types import Draw, Scalar, Window
 
 WEIGHTINGS = ("buffer", "batch", "alf")
@@ -90,7 +90,7 @@ class Prioritized(Component):
     def init(self, storage_shape: tuple[int, int], platform: str | None = None) -> PrioritizedState:
         """Return a state without any legal start."""
         length, num_envs = storage_shape
-        tree = segment_tree.init(length * num_envs, self.fan_out or segment_tree.FAN_OUTS[resolve(platform)])
+        tree = segment_tree.init(length * num_envs, self.fan_out or segment_tree.FAN_OUTS[platform_of(platform)])
         return PrioritizedState(tree, jnp.zeros(length * num_envs, jnp.float32))
 
     def mark(

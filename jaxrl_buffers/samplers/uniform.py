@@ -101,10 +101,10 @@ def _everything(batch_size: int) -> _Group:
 def _environments(key: jax.Array, num_envs: int, batch_size: int) -> _Group:
     share, rest = divmod(batch_size, num_envs)
     every = jnp.tile(jnp.arange(num_envs, dtype=jnp.int32), share)
-    lucky = jax.random.permutation(unrolled(key), num_envs)[:rest].astype(jnp.int32)
-    member = jnp.concatenate([every, lucky])
+    others = jax.random.permutation(unrolled(key), num_envs)[:rest].astype(jnp.int32)  # these get one draw more
+    member = jnp.concatenate([every, others])
     rank = jnp.arange(batch_size, dtype=jnp.int32) // num_envs
-    quota = jnp.full(num_envs, share, jnp.int32).at[lucky].add(1)[member]
+    quota = jnp.full(num_envs, share, jnp.int32).at[others].add(1)[member]
     return _Group(member, rank, quota, num_envs)
 
 

@@ -82,8 +82,8 @@ def previous(value: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(lax.bitcast_convert_type(value, jnp.int32) - 1, jnp.float32)
 
 
-def behind(place: Place, mass: jax.Array) -> Place:
-    """Return `place - mass`: places counted from the end of a mass that is before them."""
+def minus(place: Place, mass: jax.Array) -> Place:
+    """Return `place - mass`: each place, counted from the end of a mass that comes before it."""
     high, error = _sum(place.high, -mass)
     return Place(*_ordered_sum(high, place.low + error))
 

@@ -170,4 +170,4 @@ def _choose_range(range_masses: jax.Array, place: Place) -> tuple[jax.Array, Pla
     last = jnp.max(jnp.where(range_masses > 0, jnp.arange(range_masses.shape[0]), 0))
     chosen = jnp.searchsorted(ends, places.before(place), side="right")
     chosen = jnp.minimum(chosen, last).astype(jnp.int32)
-    return chosen, places.behind(place, jnp.where(chosen > 0, ends[jnp.maximum(chosen - 1, 0)], 0))
+    return chosen, places.minus(place, jnp.where(chosen > 0, ends[jnp.maximum(chosen - 1, 0)], 0))

@@ -117,7 +117,7 @@ def _pick_column(masses: jax.Array, place: Place) -> tuple[jax.Array, Place, jax
     for number, mass in enumerate(children[1:], 1):
         before = before + jnp.where(number <= child, children[number - 1], 0)
         chosen = jnp.where(number == child, mass, chosen)
-    return child, places.behind(place, before), chosen
+    return child, places.minus(place, before), chosen
 
 
 def reach(masses: jax.Array) -> jax.Array:
@@ -142,7 +142,7 @@ def _pick_lane(reach: jax.Array, place: Place) -> tuple[jax.Array, Place]:
         lambda one, other: (lax.min(one[0], other[0]), lax.max(one[1], other[1])),
         (1,),
     )
-    child, rest = jnp.where(best < width, best, jnp.maximum(2 * width - best, 0)), places.behind(place, passed)
+    child, rest = jnp.where(best < width, best, jnp.maximum(2 * width - best, 0)), places.minus(place, passed)
     return child, Place(jnp.where(best < width, rest.high, jnp.inf), jnp.where(best < width, rest.low, 0))
 
 

@@ -44,7 +44,7 @@ class FrameStore(Component):
     images: Rows  # [T + F + 1, N]: frames of rows, final frames, the frame after the newest row
     steps: jax.Array  # int32[T, N]: how many earlier rows the row's episode has, at most stack - 1
     final: jax.Array  # int32[T, N]: the number of the final frame, where the row ends an episode
-    next_steps: jax.Array  # int32[N]: `steps` of the row to be written next, at most stack; 0 iff it begins an episode
+    next_steps: jax.Array  # int32[N]: `steps` of the row to be written next, at most stack; 0 if it begins an episode
     next_final: jax.Array  # int32[N]: the number that the next final frame gets
 
 

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+DType = Any  # a NumPy dtype, or the dtype of typed PRNG keys
 WIDTHS: tuple[int, ...] = (8, 4, 2, 1)  # bytes of an element, in the order of the groups in a row
 
 
@@ -37,7 +38,7 @@ class Element(NamedTuple):
     """One leaf of a row."""
 
     shape: tuple[int, ...]
-    dtype: Any  # a NumPy dtype, or the dtype of typed PRNG keys
+    dtype: DType
 
 
 class Form(NamedTuple):
@@ -83,15 +84,15 @@ def unpack(form: Form, words: jax.Array) -> list[jax.Array]:
     return leaves
 
 
-def _is_key(dtype: Any) -> bool:
+def _is_key(dtype: DType) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def _is_complex(dtype: Any) -> bool:
+def _is_complex(dtype: DType) -> bool:
     return jnp.issubdtype(dtype, jnp.complexfloating)
 
 
-def _key_shape(dtype: Any) -> tuple[int, ...]:
+def _key_shape(dtype: DType) -> tuple[int, ...]:
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape
 
 
@@ -150,7 +151,7 @@ def _value(bits: jax.Array, element: Element) -> jax.Array:
     return lax.complex(*(lax.index_in_dim(parts, part, axis, keepdims=False) for part in (0, 1)))
 
 
-def _is_small_integer(dtype: Any) -> bool:
+def _is_small_integer(dtype: DType) -> bool:
     """Return whether a dtype is an integer of fewer than eight bits; JAX stores each of them in a byte."""
     return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8
 

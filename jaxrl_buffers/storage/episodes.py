@@ -64,7 +64,7 @@ class Open(NamedTuple):
     """The episode of each environment to which the next row will belong."""
 
     number: jax.Array  # int32[N]
-    length: jax.Array  # int32[N]: its rows so far; 0 iff the newest row ended an episode
+    length: jax.Array  # int32[N]: its rows so far; 0 if the newest row ended an episode
     since_zero: jax.Array  # int32[N]: its rows after its last row with a discount of zero, FAR if there is none
 
 
@@ -142,7 +142,7 @@ class Episodes(Component):
         """Return the index after a chunk was added, given the ring before the chunk."""
         index, (length, num_envs) = before.episodes, ring.shape(before)
         row, env, position, is_written = ring.places(before, chunk)
-        steps = returns.steps_of(chunk.rows, self.returns)
+        steps = returns.outcomes_of(chunk.rows, self.returns)
         ended = is_written & (steps.terminated | steps.truncated)
         opened = jax.tree.map(lambda leaf: leaf.at[chunk.env].get(mode="clip")[None], index.open)
         episode = _episodes_of_chunk(opened, ended, is_written & steps.is_zero, length)
@@ -183,7 +183,7 @@ class Episodes(Component):
         opened = _next_episode(index.open, broken.where & (index.open.length > 0), length)
         tree = index.returns
         if self.returns is not None:
-            value = returns.steps_of(broken.newest, self.returns).value
+            value = returns.outcomes_of(broken.newest, self.returns).value
             row, env = jnp.where(broken.is_cut, broken.row, length), jnp.arange(num_envs, dtype=jnp.int32)
             tree = self.returns.cut(tree, length, row, env, value)
         return index._replace(open=opened, returns=tree)

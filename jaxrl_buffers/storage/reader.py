@@ -1,4 +1,4 @@
-"""`Reader`: how views read rows. It hides in which way rows are stored."""
+"""`Reader`: how views read rows. Views need not know how rows are stored."""
 
 from __future__ import annotations
 

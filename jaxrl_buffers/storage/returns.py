@@ -22,7 +22,7 @@ power of `gamma`, so episodes of any length have finite returns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ FAN_OUT = 8  # children of a node
 FIELD = "episodic_return"  # the name of the return in the extras of a row
 
 
-class Steps(NamedTuple):
-    """What the episode index and the returns need to know of rows."""
+class Outcomes(NamedTuple):
+    """What the episode index and the returns need to know of rows: what each step gave, and whether it was the last."""
 
     terminated: jax.Array  # bool
     truncated: jax.Array  # bool
@@ -109,7 +109,7 @@ class EpisodicReturns(Component):
         shape = (sum(_nodes_by_level(shape[0])), shape[1])
         return Affine(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
-    def write(self, tree: Affine, length: int, steps: Steps, row: jax.Array, env: jax.Array) -> Affine:
+    def write(self, tree: Affine, length: int, steps: Outcomes, row: jax.Array, env: jax.Array) -> Affine:
         """Append rows `[K, E]` in order of time; rows at `T` are left out."""
         reward = steps.reward.astype(jnp.float32)
         if self.reward_clip is not None:
@@ -145,15 +145,16 @@ class EpisodicReturns(Component):
         return with_field(rows, "extras", (extras if isinstance(extras, dict) else {}) | {FIELD: value})
 
 
-def steps_of(rows: PyTree, recorded: EpisodicReturns | None) -> Steps:
+def outcomes_of(rows: PyTree, recorded: EpisodicReturns | None) -> Outcomes:
     """Return what the episode index and the returns need to know of rows."""
     terminated, truncated = (named_field(rows, name).astype(bool) for name in ("terminated", "truncated"))
     one = jnp.ones(terminated.shape, jnp.float32)
     if recorded is None:
-        return Steps(terminated, truncated, terminated, one, one, one)
+        return Outcomes(terminated, truncated, terminated, one, one, one)
     discount = one if recorded.discount is None else field_at(rows, recorded.discount)
     value = one * 0 if recorded.bootstrap is None else field_at(rows, recorded.bootstrap)
-    return Steps(terminated, truncated, terminated | (discount == 0), named_field(rows, "reward"), discount, value)
+    is_zero = terminated | (discount == 0)
+    return Outcomes(terminated, truncated, is_zero, named_field(rows, "reward"), discount, value)
 
 
 def _nodes_by_level(length: int) -> list[int]:
@@ -222,7 +223,7 @@ def _total(tree: Affine, length: int, row: jax.Array, env: jax.Array) -> jax.Arr
     return _then(composed, composition(len(nodes) - 1, jnp.zeros_like(row))).total
 
 
-def _is_range(bounds: Any) -> bool:
+def _is_range(bounds: object) -> bool:
     """Return whether `bounds` is a pair in ascending order, as far as the values are known while tracing."""
     if not isinstance(bounds, tuple) or len(bounds) != 2 or not all(map(is_number, bounds)):
         return False

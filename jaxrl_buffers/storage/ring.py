@@ -8,7 +8,7 @@ environment were written after it. With `T = 4` and seven rows written:
     age          2   1   0   3
                              ^ the head: position 7 goes here
 
-A row is stored iff its age is below `size`. Everything else is arithmetic on positions, ages and rows.
+A row is stored if and only if its age is below `size`. Everything else is arithmetic on positions, ages and rows.
 
 In lock-step all environments share one head and are written together, as blocks of rows. Otherwise each environment has
 its own head, and a write may add any number of rows to any of them.
@@ -44,7 +44,7 @@ class Ring(NamedTuple):
 
     @property
     def data(self) -> PyTree:
-        """The rows as leaves `[T, N, ...]`, in whatever layout they are stored."""
+        """The rows as leaves `[T, N, ...]`, whichever layout they are stored in."""
         return self.rows.tree
 
 
@@ -101,7 +101,7 @@ def wrap(index: jax.Array, period: int) -> jax.Array:
 
 
 def age_of_position(ring: Ring, position: jax.Array, env: jax.Array) -> jax.Array:
-    """Return the age of the row at `position`. The row is stored iff its age is below the size."""
+    """Return the age of the row at `position`. The row is stored if and only if its age is below the size."""
     return wrap(of_env(ring.head, env) - 1 - position, modulus(ring))
 
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxrl_buffers._platforms import resolve
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
+PLATFORMS = ("cpu", "gpu", "tpu")  # the platforms that rows and segment trees can be laid out for
 # On TPU, rows of more than `TPU_NARROW` words have a multiple of 128 words. With other widths, programs that read rows
 # would for a while hold a copy of all rows, padded to such a width; see also `_xla.compact`.
 TPU_NARROW, TPU_LANES = 56, 128
@@ -87,9 +87,15 @@ class Rows(Protocol):
         ...
 
 
+def platform_of(name: str | None) -> str:
+    """Return the platform with a name, by default that of JAX. A name that is not in `PLATFORMS` counts as a GPU."""
+    chosen = jax.default_backend() if name is None else name
+    return chosen if chosen in PLATFORMS else "gpu"
+
+
 def empty(structure: PyTree, shape: tuple[int, int], platform: str | None) -> Rows:
     """Return rows of zeros of the given `shape` `(T, N)`, in the layout for a platform."""
-    platform = resolve(platform)
+    platform = platform_of(platform)
     if platform == "cpu":
         return Leaves(jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), structure))
     return Words.empty(structure, shape, *((TPU_NARROW, TPU_LANES) if platform == "tpu" else ()))

@@ -1,4 +1,4 @@
-"""Hindsight: replace the goal of a sample by a goal that was achieved, as if it had been the goal all along.
+"""Hindsight: replace the goal of a sample by a goal that was achieved, as if it had been the goal from the beginning.
 
 Andrychowicz et al., Hindsight Experience Replay, https://arxiv.org/abs/1707.01495
 """

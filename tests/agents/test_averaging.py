@@ -91,3 +91,9 @@ def test_bad_rates(rate):
         Averaged(SMALL, rate)
     with pytest.raises(ValueError, match="averaging"):
         build(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000, start_steps=1_000), averaging=rate))
+
+
+def test_states_without_parameters_cannot_be_averaged():
+    agent = Averaged(Normalized(SMALL))
+    with pytest.raises(ValueError, match=r"Averaged\(Normalized\).* no `params` .* Normalized\(Averaged\(agent\)\)"):
+        agent.init(jax.random.key(0), OBS, agent.action_space.example)

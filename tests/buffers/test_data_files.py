@@ -201,7 +201,7 @@ def test_damaged_episodes_are_named(minari, tmp_path):
 def test_unknown_names_are_refused(minari):
     with pytest.raises(ValueError, match=r"neither a folder 'me/nothing-v0' nor .*minari download"):
         datasets.from_minari(jb.uniform(20), "me/nothing-v0")
-    with pytest.raises(ValueError, match=r"test_data_files\.py' is no data set: it must be a file \.npz"):
+    with pytest.raises(ValueError, match=r"test_data_files\.py' is not a data set: give a file \.npz"):
         datasets.from_file(jb.uniform(20), __file__)
 
 

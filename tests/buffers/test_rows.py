@@ -12,11 +12,11 @@ from support import helpers
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import checkpoint
-from jaxrl_buffers._platforms import PLATFORMS
 from jaxrl_buffers.storage import rows
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._packing import Element, form_of, pack, unpack
 from jaxrl_buffers.storage._words import LARGE, Words
+from jaxrl_buffers.storage.rows import PLATFORMS
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "complex64"),

@@ -45,7 +45,7 @@ def test_shuffled_updates_are_read_back_summed_up_and_found(size, fan_out):
     thresholds = ordered.cumsum() - ordered + ordered * rng.random(size) * 0.999
     thresholds = np.append(thresholds, [total, total + 1]).astype(np.float32)
     assert find(tree, thresholds).tolist() == [*range(size), size - 1, -1]
-    with pytest.raises(ValueError, match=r"find\(\) got the threshold .* amount to"):
+    with pytest.raises(ValueError, match=r"find\(\) got the threshold .* the sum of all leaves"):
         host.find(tree, total[None] + 1)
 
 

@@ -137,7 +137,7 @@ def test_what_is_left_of_a_place_is_as_precise():
     rng = np.random.default_rng(0)
     place = jax.jit(places.draw, static_argnums=(1, 3))(jax.random.key(0), 1_000, np.float32(7), False)
     mass = np.float32(exact(place)) * rng.random(1_000).astype(np.float32) ** rng.integers(0, 30, 1_000)
-    left = jax.jit(places.behind)(place, mass.astype(np.float32))
+    left = jax.jit(places.minus)(place, mass.astype(np.float32))
     expected = [one - Fraction(float(other)) for one, other in zip(exact(place), mass.astype(np.float32), strict=True)]
     errors = [got - wanted for got, wanted in zip(exact(left), expected, strict=True)]
     assert max(map(abs, errors)) < Fraction(7, 2**47)

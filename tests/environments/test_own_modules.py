@@ -10,6 +10,7 @@ from support.trained import small_settings
 
 from algorithms import environments
 from algorithms.environments import custom
+from algorithms.environments.goals import BitFlip
 from algorithms.runs import own_environment
 from algorithms.runs.run_folder import RunFolder
 from algorithms.training.evaluation import time_limit
@@ -117,6 +118,18 @@ def test_environments_of_libraries_need_no_folder(tmp_path):
     for name in ("CartPole-v1", "gymnasium:CartPole-v1", "brax:ant"):
         assert own_environment.keep(name, tmp_path) == {}
         own_environment.find(name, tmp_path, {"environment_folders": ["/nowhere"]})
+
+
+def test_wrappers_of_gymnax_are_environments_too(tmp_path, monkeypatch):
+    """They pass on by `__getattr__` what they do not change."""
+    (tmp_path / "own_wrapped.py").write_text(
+        "from gymnax.wrappers.purerl import StickyActionWrapper\n"
+        "from algorithms.environments.goals import BitFlip\n"
+        "def make_env(): return StickyActionWrapper(BitFlip(3), 0.5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    env = environments.make("own_wrapped:make_env")
+    assert (env.action_space.num_actions, env.max_episode_length, env.goal) == (3, 3, BitFlip.goal)
 
 
 def test_a_time_limit_is_found_or_asked_for_before_training(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import inspect
@@ -80,13 +81,19 @@ def test_every_name_exists():
         pkgutil.resolve_name(name)
 
 
-def test_every_layer_exists():
-    for package in ("algorithms", "jaxrl_buffers"):
-        table = PAGE.partition(f"| `{package}` |")[2].partition("\n\n")[0]
-        layers = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])]
-        assert len(layers) > 6
-        for layer in layers:
-            assert importlib.util.find_spec(f"{package}.{layer}") is not None
+def layers(package: str) -> list[list[str]]:
+    """Return the rows of the table of a package's layers."""
+    table = PAGE.partition(f"| `{package}` |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", row.partition(" | ")[0]) for row in table.splitlines()]
+    return [row for row in rows if row]
+
+
+@pytest.mark.parametrize("package", ["algorithms", "jaxrl_buffers"])
+def test_every_layer_exists(package):
+    names = [layer for row in layers(package) for layer in row]
+    assert len(names) > 6
+    for layer in names:
+        assert importlib.util.find_spec(f"{package}.{layer}") is not None
 
 
 @pytest.mark.parametrize("title", ["The walk of a transition", "The walk of a setting"])
@@ -99,9 +106,32 @@ def test_the_walk_is_called_in_its_order(title, calls):
         at = calls.index(code_of(name), at) + 1
 
 
-def test_the_layers_are_kept():
-    """`training` knows nothing of `runs`; `jaxrl_buffers` knows nothing of `algorithms`."""
-    for folder, others in (("jaxrl_buffers", "algorithms"), ("algorithms/training", r"algorithms\.runs")):
-        for path in (ROOT / folder).rglob("*.py"):
-            imported = re.findall(rf"^\s*(?:from|import) {others}\b", path.read_text("utf-8"), re.MULTILINE)
-            assert not imported, path
+def test_one_package_knows_nothing_of_the_other():
+    for path in (ROOT / "jaxrl_buffers").rglob("*.py"):
+        assert not re.findall(r"^\s*(?:from|import) algorithms\b", path.read_text("utf-8"), re.MULTILINE), path
+
+
+def uses(path: Path) -> set[str]:
+    """Return the modules that a file imports, except those that only type checkers see."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    nodes = [*ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    given = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return names | {f"{node.module}.{alias.name}" for node in given for alias in node.names}
+
+
+@pytest.mark.parametrize("package", ["algorithms", "jaxrl_buffers"])
+def test_no_layer_uses_one_above_it(package):
+    table = layers(package)
+    height = {layer: number for number, row in enumerate(reversed(table)) for layer in row}
+    checked = 0
+    for layer in height:
+        folder = ROOT / package / layer
+        for path in folder.rglob("*.py") if folder.is_dir() else [folder.with_suffix(".py")]:
+            used = {name.split(".")[1] for name in uses(path) if name.startswith(f"{package}.")}
+            assert {other for other in used & {*height} if height[other] > height[layer]} == set(), path
+            checked += len(used & {*height})
+    assert checked > 30

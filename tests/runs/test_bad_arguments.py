@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl_buffers as jb
-from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Box, Discrete, Normalized, Plan, Torso
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Averaged, Box, Discrete, Normalized, Plan, Torso
 from algorithms.runs.build import build
 from algorithms.runs.settings import Settings
 
@@ -35,6 +35,8 @@ PLAN = Plan(total_steps=2_000)
         (lambda: SAC(BOX, target_entropy=float("nan")), "target_entropy=nan"),
         (lambda: Normalized(DDQN(DISCRETE), clip=0), "above 0"),
         (lambda: Normalized(DDQN(DISCRETE), clip=0.0), "above 0"),
+        (lambda: Normalized(DDQN), "give an agent, such as"),
+        (lambda: Averaged(3), "give an agent, such as"),
         (lambda: Torso(hidden_sizes=3), "must be a tuple"),
         (lambda: Torso(activation=3), "no activation 3"),
         (lambda: Torso(activation=["relu"]), "no activation"),

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import json
-import runpy
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from support.host_walk import make_host_walk
-from support.trained import agent_states, save_agent, small_settings
+from support.scripts import load_script
+from support.trained import agent_states, save_agent, small_settings, untrained
 from support.walk import Walk
 
-from algorithms import DDQN, Policy, Torso, environments, evaluate, evaluate_on_host, load_policy
+from algorithms import Policy, environments, evaluate, evaluate_on_host, load_policy
 from algorithms.environments.gymnasium import from_factory
 from algorithms.runs import episodes as episodes_module
 from algorithms.runs.episodes import Episodes
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "evaluate.py"
-
 
 @pytest.fixture
 def main():
-    return runpy.run_path(str(SCRIPT))["main"]
-
-
-def untrained(env, seed=0):
-    agent = DDQN(env.action_space, Torso((8,)))
-    return Policy(agent, agent.init(jax.random.key(seed), env.obs, env.action_space.example), env)
+    return load_script("evaluate").main
 
 
 def test_episodes_are_those_of_evaluate(monkeypatch):

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import venv
-from pathlib import Path
 
 import jax
 import jax.export
 import numpy as np
 import pytest
-from runs.test_policy import KINDS, observations
-from support.trained import agent_states, save_agent, small_settings
+from support.only_jax import python  # noqa: F401, a fixture
+from support.trained import KINDS, agent_states, observations, save_agent, small_settings
 
 from algorithms import load_policy
 
 pytest.importorskip("flatbuffers")
-
-NEEDED = ("jax", "jaxlib", "numpy", "ml_dtypes", "scipy", "opt_einsum", "flatbuffers")
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory) -> Path:
-    """Return an interpreter of an environment with JAX and what that needs, and nothing else."""
-    folder = tmp_path_factory.mktemp("alone")
-    venv.create(folder / "venv", with_pip=False)
-    packages = folder / "packages"
-    packages.mkdir()
-    for name in NEEDED:
-        package = Path(importlib.util.find_spec(name).origin).parent
-        for source in (package, package.with_name(f"{name}.libs")):
-            if source.exists():
-                (packages / source.name).symlink_to(source)
-    (site,) = (folder / "venv").glob("lib/python*/site-packages")
-    (site / "alone.pth").write_text(f"{packages}\n")
-    return folder / "venv" / "bin" / "python"
 
 
 def policy_of(kind, tmp_path):
@@ -115,7 +94,7 @@ numpy.save(sys.argv[3], policy.call(obs))
 
 
 @pytest.mark.parametrize("kind", ["ddqn", "goals", "averaged"])
-def test_where_there_is_only_jax(kind, python, tmp_path):
+def test_where_there_is_only_jax(kind, python, tmp_path):  # noqa: F811
     policy = policy_of(kind, tmp_path)
     policy.export(tmp_path / "policy.jaxexport")
     obs = observations(policy.env, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes.util
 import gc
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from runs.test_evaluate import SCRIPT, untrained
 from support.host_walk import HostWalk, make_host_walk
-from support.trained import agent_states, save_agent, small_settings
+from support.scripts import load_script
+from support.trained import agent_states, save_agent, small_settings, untrained
 from support.walk import Walk
 
 from algorithms import SAC, Policy, environments
@@ -186,7 +185,7 @@ def test_the_script_films_the_first_seed(tmp_path, capsys, monkeypatch):
     settings = small_settings(num_seeds=2)
     save_agent(tmp_path / "run", settings, agent_states(settings))
     monkeypatch.chdir(tmp_path)
-    assert runpy.run_path(str(SCRIPT))["main"](["run", "--episodes", "1", "--render", "film.gif", "--json"]) == 0
+    assert load_script("evaluate").main(["run", "--episodes", "1", "--render", "film.gif", "--json"]) == 0
     told = capsys.readouterr().err
     assert told.startswith("film.gif: seed 0, ")
     assert_moves(pictures(tmp_path / "film.gif"))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.trained import agent_states, save_agent, small_settings
+from support.trained import KINDS, agent_states, observations, save_agent, small_settings
 
 import algorithms
 from algorithms import DDQN, Discrete, Policy, Torso, environments, load_policy
@@ -16,27 +16,6 @@ from algorithms.runs import policy as policy_module
 from algorithms.runs import run
 from algorithms.runs.build import build
 from jaxrl_buffers import _manifest
-
-KINDS = {
-    "ddqn": {},
-    "sac": {"environment": "Pendulum-v1"},
-    "sac_discrete": {"algorithm": "sac"},
-    "ddpg": {"environment": "Pendulum-v1", "agent": {"noise": "pink"}},
-    "td3": {"environment": "Pendulum-v1"},
-    "mpo": {"environment": "Pendulum-v1"},
-    "ppo": {},
-    "goals": {"algorithm": "ddqn", "environment": "BitFlip15-v0", "hindsight": "future"},
-    "images": {"algorithm": "ddqn", "environment": "Breakout-MinAtar", "obs_dtype": "bool", "channels": (4,)},
-    "gru": {"algorithm": "ddqn", "memory": "gru", "memory_size": 4, "averaging": 0.9},
-    "lstm": {"algorithm": "sac", "environment": "Pendulum-v1", "memory": "lstm", "memory_size": 4, "normalize": True},
-    "averaged": {"algorithm": "ddqn", "averaging": 0.9, "normalize": True},
-}
-
-
-def observations(env, num, seed=0):
-    """Draw observations `[N, ...]`."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda like: rng.uniform(0, 2, (num, *like.shape)).astype(like.dtype), env.obs)
 
 
 def entry(values, index):

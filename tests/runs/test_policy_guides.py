@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from runs.test_export import python  # noqa: F401, an interpreter that has only JAX
 from support.guides import Reader, call_script
+from support.only_jax import python  # noqa: F401, a fixture
 from support.scripts import finish, start_script
 
 pytest.importorskip("pygame")

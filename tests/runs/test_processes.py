@@ -124,7 +124,7 @@ FAULTS = {
     "--coordinator here:1 --num-processes two --process-id 0": "--num-processes: got 'two', expected a whole number",
     "--coordinator here:1 --num-processes 2 --process-id 2": "Cluster(process_id=2): ",
     "--distributed --process-id 1": "--process-id: --distributed asks the launcher for it; leave out one of the two.",
-    "--distributed": "--distributed: no launcher is around this process; looked for SLURM (srun), Open MPI 4 (mpirun)",
+    "--distributed": "--distributed: this process was not started by a launcher; looked for SLURM (srun), Open MPI 4",
 }
 
 

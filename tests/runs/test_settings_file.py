@@ -9,6 +9,7 @@ import types
 import jax
 import numpy as np
 import pytest
+import yaml
 from support.scripts import load_script
 from support.settings_files import check_refused, settings_of
 
@@ -59,6 +60,23 @@ def test_another_sampler_does_not_take_over_what_is_tuned(sampler):
     settings = settings_file.from_values({"algorithm": "ddqn", "environment": "CartPole-v1", "sampler": sampler})
     assert settings.sampler == {"name": "uniform"}
     build(settings)
+
+
+def test_samplers_compose_on_the_command_line():
+    """As they do in the library: each option reaches the sampler that it names."""
+    recent, base = ("--sampler", "recent", "--sampler.eta", "0.99"), ("prioritized", "--sampler.base.alpha", "0.7")
+    sampler = build(settings_of("ddqn", "CartPole-v1", *recent, "--sampler.base", *base)).buffer.sampler
+    assert sampler == jb.Recent(jb.Prioritized(alpha=0.7), eta=0.99)
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_are_settings_files(name):
+    """The file of a preset, given by `--config`, means the preset."""
+    algorithm, environment = name
+    values = yaml.safe_load((presets.FOLDER / algorithm / f"{environment}.yaml").read_text("utf-8"))
+    assert {"algorithm", "environment"} & {*values} == set()  # these are its place
+    read = settings_file.from_values(values, algorithm=algorithm, environment=environment)
+    assert read == presets.preset(algorithm, environment)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

@@ -58,6 +58,14 @@ def leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(jax.device_get(tree))
 
 
+def num_drawn(one: Any, two: Any) -> int:
+    """Return how many kernels the parameters of two agents have, after checking that all of them differ."""
+    pairs = zip(jax.tree.leaves_with_path(jax.device_get(one)), leaves(two), strict=True)
+    kernels = [(a, b) for (path, a), b in pairs if "kernel" in jax.tree_util.keystr(path)]
+    assert all((a != b).any() for a, b in kernels)
+    return len(kernels)
+
+
 def _as_rollout(batch: Batch) -> RolloutBatch:
     extras = {"action": batch.action, "log_prob": -1 - batch.discount, "reward": batch.reward}
     return RolloutBatch(batch.obs, batch.action, batch.reward, batch.reward, batch.mask, extras)

@@ -67,7 +67,7 @@ def test_what_gymnasium_tells_is_stored_and_averaged(key):
     np.testing.assert_allclose(metrics["info_number"], [told[8:].mean()], rtol=1e-5)
     np.testing.assert_array_equal(metrics["info_number_at_end"], [5])
     assert not [name for name in metrics if "count" in name]
-    with pytest.raises(ValueError, match="Telling told no info 'speed' in a whole episode; it has: number"):
+    with pytest.raises(ValueError, match="Telling gave no info 'speed' in a whole episode; it has: number"):
         train_on_host(key, agent, buffer, env.with_info(("speed",)), PLAN)
 
 

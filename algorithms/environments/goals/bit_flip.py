@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms.environments._gymnax import Environment, environment, spaces
-from algorithms.environments.goals.goal import Goal, reward, with_goal
+from algorithms.environments.goals.goal import Goal, observation, reward, with_goal
 from jaxrl_buffers._checks import require_integer
 from jaxrl_buffers.types import Transition
 
@@ -69,7 +69,7 @@ class BitFlip(Environment):
         """The parameters, which hold the time limit of `n` steps."""
         return environment.EnvParams(max_steps_in_episode=self.num_bits)
 
-    def step_env(self, key: jax.Array, state: BitFlipState, action: Any, params: environment.EnvParams) -> Any:
+    def step_env(self, key: jax.Array, state: BitFlipState, action: jax.Array, params: environment.EnvParams) -> Any:
         """Flip the bit with the index `action`."""
         bits = jnp.where(jnp.arange(self.num_bits) == action, 1 - state.bits, state.bits)
         state = BitFlipState(state.time + 1, bits, state.goal)
@@ -82,9 +82,11 @@ class BitFlip(Environment):
         state = BitFlipState(jnp.zeros((), jnp.int32), bits, goal)
         return self.get_obs(state), state
 
-    def get_obs(self, state: BitFlipState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
+    def get_obs(
+        self, state: BitFlipState, params: environment.EnvParams | None = None, key: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Return the bits as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
-        return {"observation": state.bits, "achieved_goal": state.bits, "desired_goal": state.goal}
+        return observation(state.bits, state.goal)
 
     @property
     def name(self) -> str:
@@ -96,11 +98,11 @@ class BitFlip(Environment):
         """The number of actions, one for each bit."""
         return self.num_bits
 
-    def action_space(self, params: Any = None) -> spaces.Discrete:
+    def action_space(self, params: environment.EnvParams | None = None) -> spaces.Discrete:
         """Return the space of actions: the index of the bit to flip."""
         return spaces.Discrete(self.num_bits)
 
-    def observation_space(self, params: Any = None) -> spaces.Dict:
+    def observation_space(self, params: environment.EnvParams | None = None) -> spaces.Dict:
         """Return the space of observations: three vectors of bits."""
         bits = spaces.Box(0.0, 1.0, (self.num_bits,))
-        return spaces.Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})
+        return spaces.Dict(observation(bits, bits))

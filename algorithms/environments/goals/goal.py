@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_buffers.types import Transition
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
+T = TypeVar("T")
 
 
 class Goal(NamedTuple):
@@ -36,6 +37,16 @@ class Goal(NamedTuple):
             lengths: numbers of steps, of the same shape.
         """
         return returns > -lengths
+
+
+def observation(current: T, goal: T) -> dict[str, T]:
+    """Return an observation, or the space of one, under the keys of Gymnasium's environments with goals.
+
+    Args:
+        current: what the agent sees, which is also the goal that it has achieved.
+        goal: the desired goal.
+    """
+    return {"observation": current, "achieved_goal": current, "desired_goal": goal}
 
 
 def reward(reached: jax.Array) -> jax.Array:

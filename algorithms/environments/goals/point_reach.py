@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algorithms.environments._gymnax import Environment, environment, spaces
-from algorithms.environments.goals.goal import Goal, reward, with_goal
+from algorithms.environments.goals.goal import Goal, observation, reward, with_goal
 from jaxrl_buffers.types import Transition
 
 RADIUS = 0.05  # the radius of the region that counts as the goal
@@ -56,7 +56,7 @@ class PointReach(Environment):
         """The parameters, which hold the time limit of 50 steps."""
         return environment.EnvParams(max_steps_in_episode=50)
 
-    def step_env(self, key: jax.Array, state: PointReachState, action: Any, params: environment.EnvParams) -> Any:
+    def step_env(self, key: jax.Array, state: PointReachState, action: jax.Array, params: environment.EnvParams) -> Any:
         """Move the point. It stops at the sides of the square."""
         position = jnp.clip(state.position + SPEED * jnp.clip(action, -1, 1), -1, 1)
         state = PointReachState(state.time + 1, position, state.goal)
@@ -69,20 +69,22 @@ class PointReach(Environment):
         state = PointReachState(jnp.zeros((), jnp.int32), position, goal)
         return self.get_obs(state), state
 
-    def get_obs(self, state: PointReachState, params: Any = None, key: Any = None) -> dict[str, jax.Array]:
+    def get_obs(
+        self, state: PointReachState, params: environment.EnvParams | None = None, key: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
         """Return the position as `observation` and `achieved_goal`, and the goal as `desired_goal`."""
-        return {"observation": state.position, "achieved_goal": state.position, "desired_goal": state.goal}
+        return observation(state.position, state.goal)
 
     @property
     def name(self) -> str:
         """The name of the environment."""
         return "PointReach-v0"
 
-    def action_space(self, params: Any = None) -> spaces.Box:
+    def action_space(self, params: environment.EnvParams | None = None) -> spaces.Box:
         """Return the space of actions: velocities."""
         return spaces.Box(-1.0, 1.0, (2,))
 
-    def observation_space(self, params: Any = None) -> spaces.Dict:
+    def observation_space(self, params: environment.EnvParams | None = None) -> spaces.Dict:
         """Return the space of observations: three points in the square."""
         point = spaces.Box(-1.0, 1.0, (2,))
-        return spaces.Dict({"observation": point, "achieved_goal": point, "desired_goal": point})
+        return spaces.Dict(observation(point, point))

@@ -126,9 +126,9 @@ def _curve(frame: Frame, index: int, run: ComparedRun, band: tuple[np.ndarray, .
     line = frame.points(steps, center)
     path = f'<path class="line" d="{_path(line)}" stroke="{color}" stroke-dasharray="{dashes}"/>'
     dots = []
-    told = [(step, value) for step, value in zip(steps, center, strict=True) if np.isfinite(value)]
-    if len(told) <= MOST_DOTS:
-        for (x, y), (step, value) in zip(line, told, strict=True):
+    finite = [(step, value) for step, value in zip(steps, center, strict=True) if np.isfinite(value)]
+    if len(finite) <= MOST_DOTS:
+        for (x, y), (step, value) in zip(line, finite, strict=True):
             tip = escape(f"{run.label}: {value:,.1f} after {step:,} {frame.axis}")
             dots.append(
                 f'<g><title>{tip}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{color}"/>'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from algorithms.runs.command_line import flat
 from algorithms.runs.settings import Settings
@@ -60,7 +59,7 @@ def _label(run: Mapping[str, str], names: Sequence[str]) -> str:
     return ", ".join(run[name] if name == "algorithm" else f"{name}={run.get(name, 'none')}" for name in names)
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "x".join(map(_spelled, value))
     if isinstance(value, bool) or value is None:

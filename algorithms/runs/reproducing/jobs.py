@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TextIO
 
 from algorithms.runs.reproducing.results import UNKNOWN, Result, Results, Times
 from algorithms.runs.reproducing.rows import Row
@@ -138,7 +138,7 @@ class Jobs:
         log.unlink()
         return result
 
-    def _start(self, row: Row, arguments: list[str], log: Any) -> subprocess.Popen[bytes] | None:
+    def _start(self, row: Row, arguments: list[str], log: TextIO) -> subprocess.Popen[bytes] | None:
         """Start a run, unless runs were asked to end."""
         command = [sys.executable, str(self._script), *arguments]
         with self._lock:

@@ -215,7 +215,7 @@ def _rounded(value: Any, digits: int = 6) -> Any:
     return None if value is None or not np.isfinite(value) else float(f"{value:.{digits}g}")
 
 
-def _within(values: Any, like: Any) -> Any:
+def _within(values: object, like: object) -> Any:
     """Return values without the names that `like` does not have."""
     if not isinstance(values, Mapping) or not isinstance(like, Mapping):
         return values

@@ -149,7 +149,7 @@ def read_rows(path: str | os.PathLike[str]) -> tuple[Group, ...]:
     return groups
 
 
-def _group(where: str, values: Any) -> Group:
+def _group(where: str, values: object) -> Group:
     given = require_keys(where, values)
     if {*given} != {*Group._fields} or not isinstance(given["rows"], list):
         raise ValueError(f"{where}: got {', '.join(map(str, given))}, expected a title, a text and a list of rows.")
@@ -157,7 +157,7 @@ def _group(where: str, values: Any) -> Group:
     return Group(str(given["title"]), " ".join(str(given["text"]).split()), rows)
 
 
-def _row(where: str, values: Any) -> Row:
+def _row(where: str, values: object) -> Row:
     given: Mapping[str, Any] = require_keys(where, values)
     try:
         row = Row(**config.check(Row, given, Row._fields))
