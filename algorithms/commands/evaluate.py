@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from algorithms.commands.parsing import new_parser, parse
 from algorithms.commands.program import Program
 from algorithms.runs import compilation_cache, film
 from algorithms.runs.policy import load_policies, load_policy
@@ -39,7 +40,7 @@ def start(arguments: list[str], program: Program) -> NoReturn:
 def main(arguments: list[str], program: Program) -> int:
     """Run the command; return its exit code."""
     try:
-        given = _parser(program).parse_args(arguments)
+        given = parse(_parser(program), arguments)
         if given.render is not None:
             film.check(given.render)
         all_seeds = given.seed is None
@@ -66,12 +67,7 @@ def main(arguments: list[str], program: Program) -> int:
 
 
 def _parser(program: Program) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program.name,
-        usage=argparse.SUPPRESS,  # so that errors are one line
-        description=program.explained(HELP),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(program, HELP)
     parser.add_argument("run", type=Path, metavar="RUN", help="The folder of a run.")
     parser.add_argument("--episodes", type=int, default=100, help="How many episodes of each seed; 100 by default.")
     parser.add_argument("--seed", type=int, help="Which of the run's seeds, counted from 0; all by default.")

@@ -144,7 +144,7 @@ def episodes_lock(folder):
         (["RUN", "--max-steps", "0"], "max_steps"),
         (["RUN", "--render", "film.avi"], "a film is a file that ends in .gif or .mp4; got film.avi"),
         (["RUN", "--render", "nowhere/film.gif"], "there is no folder"),
-        (["RUN", "--nothing"], "unrecognized arguments: --nothing"),
+        (["RUN", "--nothing"], "there is no option --nothing; see evaluate.py --help"),
         ([], "the following arguments are required: RUN"),
     ],
 )
