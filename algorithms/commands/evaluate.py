@@ -47,16 +47,16 @@ def main(arguments: list[str], program: Program) -> int:
         seeds = (
             [*enumerate(load_policies(given.run))] if all_seeds else [(given.seed, load_policy(given.run, given.seed))]
         )
+        if given.render is not None:  # first, because it may not be possible here
+            filmed = seeds[0][1].film(given.render, not given.stochastic, given.episode_seed, given.max_steps)
+            end = "not over" if filmed.episode_return is None else f"return {filmed.episode_return:.1f}"
+            print(f"{given.render}: seed {seeds[0][0]}, {filmed.length:,} steps, {end}", file=sys.stderr)
         found = []
         for seed, policy in seeds:
             episodes = policy.evaluate(given.episodes, not given.stochastic, given.episode_seed, given.max_steps)
             found.append({"seed": seed, **episodes.summary()})
             if not given.json:
                 print(f"seed {seed}: {_line(found[-1])}", flush=True)
-        if given.render is not None:
-            filmed = seeds[0][1].film(given.render, not given.stochastic, given.episode_seed, given.max_steps)
-            end = "not over" if filmed.episode_return is None else f"return {filmed.episode_return:.1f}"
-            print(f"{given.render}: seed {seeds[0][0]}, {filmed.length:,} steps, {end}", file=sys.stderr)
         if given.json:
             found = json.loads(json.dumps(found), parse_constant=lambda _: None)  # JSON has no NaN and no infinity
             print(json.dumps({"run": str(given.run), "deterministic": not given.stochastic, "seeds": found}, indent=2))

@@ -14,6 +14,7 @@ from support.trained import agent_states, save_agent, small_settings
 from support.walk import Walk
 
 from algorithms import DDQN, Policy, Torso, environments, evaluate, evaluate_on_host, load_policy
+from algorithms.environments import drawing
 from algorithms.environments.gymnasium import from_factory
 from algorithms.runs import episodes as episodes_module
 from algorithms.runs.episodes import Episodes
@@ -125,6 +126,13 @@ def test_numbers_that_are_not_finite_are_null_in_json(main, folder, capsys, monk
 def test_a_run_that_another_process_writes_to_can_be_read(main, folder, capsys):
     with episodes_lock(folder):
         assert main([str(folder), "--episodes", "2"]) == 0
+
+
+def test_what_cannot_be_filmed_is_refused_before_any_episode_is_played(main, folder, capsys, monkeypatch):
+    monkeypatch.setattr(drawing.importlib.util, "find_spec", lambda name: None if name == "pygame" else True)
+    monkeypatch.setattr(Policy, "evaluate", lambda *_: pytest.fail("was evaluated"))
+    assert main([str(folder), "--render", str(folder.parent / "film.gif")]) == 2
+    assert "CartPole-v1 is drawn by pygame, which is not installed" in capsys.readouterr().err
 
 
 def episodes_lock(folder):
