@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,14 @@ class Program(NamedTuple):
         return cls(f"{command}.py", f"python scripts/{command}.py", (sys.argv[0],))
 
     def explained(self, text: str) -> str:
-        """Return a text with the names of this program in the place of `{name}` and `{typed}`."""
-        return text.format(name=self.name, typed=self.typed)
+        """Return a text as wide as the terminal, with the names of this program for `{name}` and `{typed}`.
+
+        Paragraphs that begin with a space, such as examples, keep their lines.
+        """
+        paragraphs = text.format(name=self.name, typed=self.typed).strip("\n").split("\n\n")
+        width = shutil.get_terminal_size().columns - 2  # as argparse leaves it for options
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        return "\n\n".join(part if part[:1] == " " else wrapper.fill(" ".join(part.split())) for part in paragraphs)
 
     def command_line(self, *arguments: str) -> str:
         """Return what to type to call this program again with the same interpreter."""

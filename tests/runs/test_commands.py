@@ -72,6 +72,16 @@ def test_help_names_the_program_that_was_called(capsys, command):
         assert "{typed}" not in text
 
 
+@pytest.mark.parametrize("command", [train, evaluate, plot, compare], ids=lambda one: one.__name__.split(".")[-1])
+@pytest.mark.parametrize("columns", [80, 110])
+def test_help_is_as_wide_as_the_terminal(capsys, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.suppress(SystemExit):
+        command.main(["--help"], Program.of_module(command.__name__.split(".")[-1]))
+    widths = [len(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("    python")]
+    assert columns - 15 < max(widths) <= columns
+
+
 def test_bad_input_names_the_program(capsys):
     program = Program.of_module("train")
     assert train.main(["ddqn"], program) == 2
