@@ -37,7 +37,13 @@ PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in 
 WITH_CODE = [name for name, text in PAGES.items() if "```python" in text and DOCS.joinpath(name).stem not in ELSEWHERE]
 ON_TWO_DEVICES = [page for page in WITH_CODE if "JAX_NUM_CPU_DEVICES=2" in PAGES[page]]
 GO_ON = {"--resume", "--fork", "--start-from", "--config", "--help"}  # options that need files; see test_readme.py
-OTHERS = {"flashbax": "flashbax", "SB3": "stable_baselines3", "ALF": "alf", "l2r": "l2r"}  # the modules of titles
+OTHERS = {
+    "flashbax": "flashbax",
+    "SB3": "stable_baselines3",
+    "ALF": "alf",
+    "l2r": "l2r",
+    "PyTorchRL": "pytorchrl",
+}  # the modules of titles
 
 
 def test_only_few_guides_have_tests_of_their_own():
@@ -82,6 +88,14 @@ def test_every_block_is_understood():
         assert len(fences) == 2 * len(re.findall(r"^```\w+(?: [^\n]+)?\n.*?^```$", text, re.MULTILINE | re.DOTALL)), (
             name
         )
+
+
+def test_every_migration_has_code_side_by_side():
+    shown = {title for text in PAGES.values() for _, title, *_ in BLOCK.findall(text)}
+    assert {*OTHERS} <= shown
+    for name, text in PAGES.items():
+        titles = [title for _, title, *_ in BLOCK.findall(text)]
+        assert sum(title in OTHERS for title in titles) == titles.count("here"), name
 
 
 def test_code_is_not_cut_off():
