@@ -15,7 +15,7 @@ PROGRAMS = {
         """
 from algorithms import environments
 
-print(environments.make("gymnasium:ALE/Pong-v5").obs.shape)
+print(environments.make("gymnasium:ALE/Pong-v5", frame_stack=4).obs.shape)
 """,
         "(84, 84, 4)",
     ),
@@ -62,7 +62,7 @@ from algorithms.runs import logs
 from algorithms.runs.settings import Settings
 
 logs.require(["tensorboard"])
-with logs.opened(["tensorboard"], ".", Settings("ddqn", "CartPole-v1", Plan(1_000)), []):
+with logs.opened(["tensorboard"], ".", Settings("ddqn", "CartPole-v1", Plan(2_000)), []):
     print("open")
 """,
         "open",
