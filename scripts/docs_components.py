@@ -2,6 +2,7 @@
 
 * The fields of a component or a NamedTuple are the parameters with which it is made.
 * A section `Example:` is one of examples, so that its code is shown as code.
+* A default `Suggested(50)` is shown as the number that it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import griffe
 
 MADE_OF_FIELDS = {"Component", "NamedTuple", "Stateless", "nn.Module"}  # the bases of classes without an `__init__`
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
+SUGGESTED = re.compile(r"Suggested\((\d+)\)")
 
 
 class Components(griffe.Extension):
@@ -30,6 +32,8 @@ class Components(griffe.Extension):
                 continue
             if isinstance(member, griffe.Class) and MADE_OF_FIELDS & {str(base) for base in member.bases}:
                 _add_init(member)
+            if isinstance(member, griffe.Attribute) and (found := SUGGESTED.fullmatch(str(member.value))):
+                member.value = found[1]
             self._visit(member)
 
 

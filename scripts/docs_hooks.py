@@ -3,7 +3,7 @@
 * Guides that the navigation does not mention come at the end of the others.
 * Pages that are elsewhere in the repository are taken from there: the changes, and the results with their pictures.
 * Drawings become a part of their page, so that they follow its colors.
-* A line `<!-- results of sac -->` becomes the rows of the tables of results that begin with `sac`.
+* A line `<!-- results of sac -->` becomes the rows of the tables of results that begin with `sac`, and their curves.
 * Links to functions of tests lead to a page that shows them.
 * Words behind the language of a block are for the tests; the name of a file becomes the title of the block.
 """
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DRAWING = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*pictures/(\w+)\.svg"\s*/?>')
 OF_ALGORITHM = re.compile(r"^<!-- results of (\w+) -->$", re.MULTILINE)
+CURVES = re.compile(r"^!\[(.*)\]\((pictures/.*)\)$", re.MULTILINE)
+OF_ALGORITHM_PAGES = {"command", "steps", "seeds", "mean", "worst", "best", "goal", "", "known elsewhere"}  # columns
 MARKED = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
 TO_TEST = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(test_\w+)\)")
 
@@ -62,7 +65,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Put drawings into the page itself, and give tables of results a style of their own."""
     html = DRAWING.sub(lambda found: drawing(found[2], found[1]), html)
-    return f'<div class="results">{html}</div>' if page.file.src_uri.startswith(("results/", "algorithms/")) else html
+    kinds = {"results": "results whole", "algorithms": "results"}
+    kind = kinds.get(page.file.src_uri.partition("/")[0])
+    return html if kind is None else f'<div class="{kind}">{html}</div>'
 
 
 def titled(language: str, mark: str) -> str:
@@ -71,15 +76,25 @@ def titled(language: str, mark: str) -> str:
 
 
 def results_of(algorithm: str) -> str:
-    """Return a table of all results of one algorithm, or a sentence that there are none."""
-    lines = (RESULTS / "README.md").read_text("utf-8").splitlines()
-    rows = [line for line in lines if line.startswith(f"| `{algorithm} ")]
-    if not rows:
+    """Return a table of all results of one algorithm with their curves, or a sentence that there are none."""
+    table, curves = {}, {}
+    for section in (RESULTS / "README.md").read_text("utf-8").split("\n## ")[1:]:
+        lines = section.splitlines()
+        rows = [line for line in lines if line.startswith(f"| `{algorithm} ")]
+        environments = {row.split()[2] for row in rows}
+        head = [line for line in lines if line.startswith(("| command ", "| --- "))]
+        columns = [name.strip() in OF_ALGORITHM_PAGES for name in head[0].split("|")[1:-1]] if rows else []
+        table |= dict.fromkeys(narrowed(line, columns) for line in (*head, *rows) if rows)
+        curves |= {path: name for name, path in CURVES.findall(section) if environments & {*name.split()}}
+    if not table:
         return "No run of this algorithm has been recorded with the present settings yet."
-    first = lines.index(rows[0])
-    while not lines[first - 1].startswith("| --- "):
-        first -= 1
-    return "\n".join([*lines[first - 2 : first], *dict.fromkeys(rows)])
+    pictures = [f"**{name}**\n\n![{name}](../results/{path})" for path, name in curves.items()]
+    return "\n\n".join(["\n".join(table), *pictures])
+
+
+def narrowed(row: str, columns: list[bool]) -> str:
+    """Return the chosen columns of a row of a table."""
+    return f"|{'|'.join(itertools.compress(row.split('|')[1:-1], columns))}|"
 
 
 def drawing(name: str, text: str) -> str:

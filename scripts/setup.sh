@@ -48,6 +48,26 @@ install_lowest() {
     echo "$wanted" >"$folder/installed"
 }
 
+# Makes an environment with the newest versions for another Python than that of .venv, and prints its folder.
+install_python() { # $1: a version such as 3.13, or the path of a Python
+    local python=$1 version folder wanted
+    [[ $python == */* ]] || python=python$python
+    if [ -z "$1" ] || ! version=$("$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) or print(sys.version.split()[0]))' \
+        2>/dev/null); then
+        echo "--python $1: there is no such Python, or it is older than 3.11; give a version such as 3.13, or a path." >&2
+        return 2
+    fi
+    folder=.venv-${version%.*}
+    wanted="$version $(cksum <pyproject.toml)"
+    if [ "$(cat "$folder/installed" 2>/dev/null)" != "$wanted" ]; then
+        echo "Installing the newest versions that are allowed, with Python $version (once) ..." >&2
+        "$python" -m venv --clear "$folder"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[test]" >&2
+        echo "$wanted" >"$folder/installed"
+    fi
+    echo "$folder"
+}
+
 LIBTPU=0.0.51 # other versions may compile otherwise, and JAX asks for no particular one
 
 # Makes .venv-accelerators, which has all that .venv has and the compilers for TPU and GPU. In .venv itself they would make

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from algorithms.commands.parsing import new_parser, parse
 from algorithms.commands.program import Program
 from algorithms.runs.command import run_folders
 from algorithms.runs.comparing import Comparison, compare, write_page
@@ -31,11 +32,11 @@ def start(arguments: list[str], program: Program) -> NoReturn:
 
 def main(arguments: list[str], program: Program) -> int:
     """Run the command; return its exit code."""
-    parser = program.parser(HELP)
+    parser = new_parser(program, HELP)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run, or of a sweep.")
     parser.add_argument("--out", type=Path, default=Path("compare.html"), help="The page; compare.html by default.")
-    given = parser.parse_args(arguments)
     try:
+        given = parse(parser, arguments)
         comparison = compare([folder.path for path in given.runs for folder in run_folders(path)])
         write_page(comparison, given.out)
     except (ValueError, OSError) as error:

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from algorithms.commands.parsing import new_parser, parse
 from algorithms.commands.program import Program
 from algorithms.runs import compilation_cache, film
 from algorithms.runs.policy import load_policies, load_policy
@@ -39,23 +40,23 @@ def start(arguments: list[str], program: Program) -> NoReturn:
 def main(arguments: list[str], program: Program) -> int:
     """Run the command; return its exit code."""
     try:
-        given = _parser(program).parse_args(arguments)
+        given = parse(_parser(program), arguments)
         if given.render is not None:
             film.check(given.render)
         all_seeds = given.seed is None
         seeds = (
             [*enumerate(load_policies(given.run))] if all_seeds else [(given.seed, load_policy(given.run, given.seed))]
         )
+        if given.render is not None:  # first, because it may not be possible here
+            filmed = seeds[0][1].film(given.render, not given.stochastic, given.episode_seed, given.max_steps)
+            end = "not over" if filmed.episode_return is None else f"return {filmed.episode_return:.1f}"
+            print(f"{given.render}: seed {seeds[0][0]}, {filmed.length:,} steps, {end}", file=sys.stderr)
         found = []
         for seed, policy in seeds:
             episodes = policy.evaluate(given.episodes, not given.stochastic, given.episode_seed, given.max_steps)
             found.append({"seed": seed, **episodes.summary()})
             if not given.json:
                 print(f"seed {seed}: {_line(found[-1])}", flush=True)
-        if given.render is not None:
-            filmed = seeds[0][1].film(given.render, not given.stochastic, given.episode_seed, given.max_steps)
-            end = "not over" if filmed.episode_return is None else f"return {filmed.episode_return:.1f}"
-            print(f"{given.render}: seed {seeds[0][0]}, {filmed.length:,} steps, {end}", file=sys.stderr)
         if given.json:
             found = json.loads(json.dumps(found), parse_constant=lambda _: None)  # JSON has no NaN and no infinity
             print(json.dumps({"run": str(given.run), "deterministic": not given.stochastic, "seeds": found}, indent=2))
@@ -66,7 +67,7 @@ def main(arguments: list[str], program: Program) -> int:
 
 
 def _parser(program: Program) -> argparse.ArgumentParser:
-    parser = program.parser(HELP, usage=argparse.SUPPRESS)  # without the usage, errors are one line
+    parser = new_parser(program, HELP)
     parser.add_argument("run", type=Path, metavar="RUN", help="The folder of a run.")
     parser.add_argument("--episodes", type=int, default=100, help="How many episodes of each seed; 100 by default.")
     parser.add_argument("--seed", type=int, help="Which of the run's seeds, counted from 0; all by default.")

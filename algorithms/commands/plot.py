@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import jax
 
+from algorithms.commands.parsing import new_parser, parse
 from algorithms.commands.program import Program
 from algorithms.runs import comparing, plotting, run
 from algorithms.runs.build import build
@@ -37,11 +38,11 @@ def start(arguments: list[str], program: Program) -> NoReturn:
 
 def main(arguments: list[str], program: Program) -> int:
     """Run the command; return its exit code."""
-    parser = program.parser(HELP)
+    parser = new_parser(program, HELP)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="The folder of a run, or of a sweep.")
     parser.add_argument("--out", type=Path, help="One picture with the learning curves of all runs, and no others.")
-    given = parser.parse_args(arguments)
     try:
+        given = parse(parser, arguments)
         folders = [folder for path in given.runs for folder in run_folders(path)]
         if given.out is not None:
             _draw_together([folder.path for folder in folders], given.out)

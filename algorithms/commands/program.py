@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Program(NamedTuple):
@@ -40,20 +40,14 @@ class Program(NamedTuple):
         return cls(f"{command}.py", f"python scripts/{command}.py", (sys.argv[0],))
 
     def explained(self, text: str) -> str:
-        """Return a text with the names of this program in the place of `{name}` and `{typed}`."""
-        return text.format(name=self.name, typed=self.typed)
+        """Return a text as wide as the terminal, with the names of this program for `{name}` and `{typed}`.
 
-    def parser(self, text: str, **options: Any) -> argparse.ArgumentParser:
-        """Return a parser of the arguments of this program, whose help begins with `explained(text)`.
-
-        The options are those of `ArgumentParser`.
+        Paragraphs that begin with a space, such as examples, keep their lines.
         """
-        return argparse.ArgumentParser(
-            prog=self.name,
-            description=self.explained(text),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **options,
-        )
+        paragraphs = text.format(name=self.name, typed=self.typed).strip("\n").split("\n\n")
+        width = shutil.get_terminal_size().columns - 2  # as argparse leaves it for options
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        return "\n\n".join(part if part[:1] == " " else wrapper.fill(" ".join(part.split())) for part in paragraphs)
 
     def command_line(self, *arguments: str) -> str:
         """Return what to type to call this program again with the same interpreter."""

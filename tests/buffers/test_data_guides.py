@@ -19,7 +19,7 @@ import jaxrl_buffers as jb
 from algorithms.runs import command_line
 
 
-@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts", "from_pytorchrl"])
+@pytest.mark.parametrize("guide", ["offline_data", "actors_and_learner", "own_parts"])
 def test_guides_run(guide, tmp_path):
     """Blocks marked `minari` are left out where it is missing; those marked by a file's name are written there."""
     has_minari = all(importlib.util.find_spec(name) for name in ("minari", "h5py"))
@@ -53,7 +53,8 @@ def test_defaults_in_the_guide_are_those_of_the_code():
 
 
 def test_commands_of_the_guide_are_understood():
-    lines = [line for language, _, text in blocks("offline_data") if language == "bash" for line in text.splitlines()]
+    commands = [text.replace("\\\n", "") for language, _, text in blocks("offline_data") if language == "bash"]
+    lines = [line for text in commands for line in text.splitlines()]
     offline, mixed, _ = [line.removeprefix("python scripts/train.py ").split() for line in lines]
     plan = command_line.parse(offline).settings.plan
     assert (plan.offline_updates, plan.total_steps, plan.start_steps) == (10_000, 0, 0)

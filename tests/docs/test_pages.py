@@ -21,6 +21,7 @@ from support.scripts import load_script
 
 import jaxrl_buffers as jb
 from algorithms.runs import command_line
+from algorithms.runs.build import build
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: (?:title="([\w.]+)"|(\w+)))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -36,7 +37,13 @@ PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in 
 WITH_CODE = [name for name, text in PAGES.items() if "```python" in text and DOCS.joinpath(name).stem not in ELSEWHERE]
 ON_TWO_DEVICES = [page for page in WITH_CODE if "JAX_NUM_CPU_DEVICES=2" in PAGES[page]]
 GO_ON = {"--resume", "--fork", "--start-from", "--config", "--help"}  # options that need files; see test_readme.py
-OTHERS = {"flashbax": "flashbax", "SB3": "stable_baselines3", "ALF": "alf", "l2r": "l2r"}  # the modules of titles
+OTHERS = {
+    "flashbax": "flashbax",
+    "SB3": "stable_baselines3",
+    "ALF": "alf",
+    "l2r": "l2r",
+    "PyTorchRL": "pytorchrl",
+}  # the modules of titles
 
 
 def test_only_few_guides_have_tests_of_their_own():
@@ -83,10 +90,27 @@ def test_every_block_is_understood():
         )
 
 
+def test_every_migration_has_code_side_by_side():
+    shown = {title for text in PAGES.values() for _, title, *_ in BLOCK.findall(text)}
+    assert {*OTHERS} <= shown
+    for name, text in PAGES.items():
+        titles = [title for _, title, *_ in BLOCK.findall(text)]
+        assert sum(title in OTHERS for title in titles) == titles.count("here"), name
+
+
+def test_code_is_not_cut_off():
+    """On a screen of usual width, also where two blocks stand side by side."""
+    for name, text in (PAGES | {"README.md": (ROOT / "README.md").read_text("utf-8")}).items():
+        for language, title, _, code in BLOCK.findall(text):
+            longest = max(code.splitlines(), key=len)
+            assert language == "text" or len(longest) <= (72 if title in {"here", *OTHERS} else 100), (name, longest)
+
+
 def test_commands_are_understood():
     found = 0
     for name in [name for name in PAGES if DOCS.joinpath(name).stem not in ELSEWHERE]:
-        for line in re.findall(r"^(?:python|bash|\.venv-accelerators/bin/python) (.*)$", PAGES[name], re.MULTILINE):
+        text = PAGES[name].replace("\\\n", "")
+        for line in re.findall(r"^(?:python|bash|\.venv-accelerators/bin/python) (.*)$", text, re.MULTILINE):
             script, *arguments = shlex.split(line.replace("-m algorithms ", "algorithms/commands/"), comments=True)
             path = (ROOT / script).with_suffix(".py") if script.startswith("algorithms/") else ROOT / script
             assert path.exists(), f"{name}: {line}"
@@ -94,6 +118,30 @@ def test_commands_are_understood():
                 assert command_line.parse(arguments).settings.plan.total_steps > 0
                 found += 1
     assert found >= 5
+
+
+def test_settings_can_be_built(tmp_path):
+    blocks = [code for text in PAGES.values() for language, *_, code in BLOCK.findall(text) if language == "yaml"]
+    files = [code for code in blocks if code.startswith("environment:")]
+    assert files
+    for code in files:
+        path = tmp_path / "settings.yaml"
+        path.write_text(code)
+        assert build(command_line.parse(["--config", str(path)]).settings).agent
+
+
+@pytest.mark.parametrize("name", sorted({agent.split("_")[0] for agent in AGENTS}))
+def test_every_algorithm_tells_its_equations_and_differences(name):
+    source = (ROOT / "algorithms" / "agents" / f"{name}.py").read_text("utf-8")
+    text = ast.get_docstring(ast.parse(source))
+    assert re.search(r"^    \w+ +(=|~) ", text, re.MULTILINE)
+    assert "https://arxiv.org/abs/" in text
+    assert re.search(r"^Differences from the papers?:\n\n\* ", text, re.MULTILINE)
+    assert "PyTorchRL" in text
+    page = PAGES[f"algorithms/{name}.md"]
+    assert f"::: algorithms.agents.{name}\n" in page
+    assert f"<!-- results of {name} -->" in page
+    assert "## Pseudo-code" in page
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -159,6 +207,7 @@ def test_files_that_contributing_names_exist():
     for path in paths:
         assert (ROOT / path).exists(), path
     assert {*re.findall(r"`(test_\w+\.py)`", text)} <= tests
+    assert len(re.findall(r"^ *- \[x\] ", text, re.MULTILINE)) == text.count("- [x]") > 10
 
 
 def test_versions_agree():
@@ -185,3 +234,22 @@ def test_figures_are_those_of_the_benchmarks():
     readme = (ROOT / "README.md").read_text("utf-8")
     assert f"{ratios[-1]} of the time of flashbax" in readme
     assert f"{in_jax[0]} times those of SBX" in readme
+    share = re.search(r"([\d.]+) of the bytes", PAGES["guides/frames.md"])[1]
+    assert f"| {share} of those without |" in readme
+
+
+def test_figures_are_dated():
+    sections = PAGES["benchmarks.md"].split("\n## ")[1:]
+    assert len([section for section in sections if "|---|" in section]) >= 3
+    for section in sections:
+        assert "|---|" not in section or re.search(r"\b20\d\d-\d\d-\d\d\b", section), section.partition("\n")[0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flashbax") is None, reason="needs the extra `peers`")
+def test_what_is_said_of_flashbax_is_what_is_seen():
+    script = load_script("check_peers")
+    broken, ours = re.search(r"of 64 sequences, (\d+) join .*; here (\d+)$", script.stale_updates()).groups()
+    assert f"of 64 sequences drawn afterwards, {broken} joined rows" in PAGES["why.md"]
+    assert f"| {ours}; flashbax {broken} |" in (ROOT / "README.md").read_text("utf-8")
+    assert script.bad_priorities().startswith("probabilities are [nan]")
+    assert script.exact_leaves().startswith("the sum is 0.0;")

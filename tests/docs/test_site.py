@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,39 @@ def site(tmp_path_factory) -> Path:
 
 def test_no_link_is_broken(site):
     assert broken_links(site) == []
+
+
+def text_of(site: Path, page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", (site / page).read_text("utf-8")))
+
+
+def test_signatures_are_in_lines_and_have_numbers(site):
+    """They are broken into lines only if the extra `docs` brings a formatter."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert any(one.startswith("ruff") for one in extras["docs"])
+    text = text_of(site, "reference/training.html")
+    assert "\nPlan(\n    total_steps: int,\n    num_envs: int = 1,\n" in text
+    assert "Suggested" not in text
+
+
+def test_what_a_function_returns_is_one_text(site):
+    """It is not cut into a list at the ends of its lines."""
+    text = " ".join(text_of(site, "reference/training.html").split())
+    assert (
+        "The last state, and metrics with an entry for each of E evaluations. The metrics are means and counts" in text
+    )
+
+
+@pytest.mark.parametrize("page", ["ddqn", "ddpg", "td3", "sac", "mpo", "ppo"])
+def test_algorithms_have_results_with_curves(site, page):
+    text = (site / "algorithms" / f"{page}.html").read_text("utf-8")
+    curves = re.findall(r'<img alt="([^"]+)" src="(\.\./results/pictures/[^"]+\.svg)"', text)
+    assert curves
+    for name, path in curves:
+        assert (site / "algorithms" / path).exists()
+        drawn = (site / "algorithms" / path).read_text("utf-8")
+        assert page in drawn or name.startswith(("Samplers", "Steps"))
+    assert f"<code>{page} " in text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import algorithms  # noqa: F401 - so that all components are known
@@ -91,3 +94,28 @@ def test_one_version_everywhere():
 def test_commands_ask_for_what_the_extra_brings():
     brought = {re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"]["train"]}
     assert {*MODULES} == brought
+
+
+def test_the_same_pythons_everywhere():
+    marks = [re.search(r":: (3\.\d+)$", one) for one in PROJECT["classifiers"]]
+    versions = [mark[1] for mark in marks if mark]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    assert f"on Python {', '.join(versions[:-1])} and {versions[-1]}." in CHANGELOG
+    for page in ("README.md", "CONTRIBUTING.md", "docs/start.md"):
+        assert f"Python {versions[0]} or newer" in (ROOT / page).read_text("utf-8")
+
+
+def test_the_forms_of_issues():
+    forms = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github").rglob("*.yml")}
+    if not forms:
+        pytest.skip("the source distribution has none")
+    for form in (forms["bug"], forms["feature"], forms["question"]):
+        assert form["name"]
+        assert form["description"]
+        names = [part["id"] for part in form["body"]]
+        assert len({*names}) == len(names)
+    versions = next(part for part in forms["bug"]["body"] if part["id"] == "versions")["attributes"]["description"]
+    code = re.fullmatch(r"python -c '(.*)'", versions)[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{jb.__version__}\njax: ")

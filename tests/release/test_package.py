@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.extras import PROGRAMS
 from support.installed import Installed, link_all, link_needed
 
 ROOT = Path(__file__).parents[2]
@@ -86,9 +88,37 @@ def test_the_commands_of_the_wheel(installed):
     assert told["compare"].endswith("compare.html\n")
 
 
+@pytest.fixture(scope="module")
+def with_one_extra(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("extras")
+    return Installed(folder / "environment", wheel, link_needed(folder / "core", PROJECT["dependencies"]))
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_an_extra_brings_all_that_it_is_for(with_one_extra, extra, tmp_path):
+    """Beside it there is only what the package itself needs."""
+    needed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
+    with_one_extra.use(link_needed(tmp_path / "packages", needed))
+    program, printed = PROGRAMS[extra]
+    code, out, errors = with_one_extra.run("-c", program)
+    assert code == 0, errors
+    assert out == f"{printed}\n"
+
+
+def test_every_extra_is_tested():
+    """`train` by the commands of the wheel, `docs` by the site; `test` and `peers` are for development."""
+    assert {*PROJECT["optional-dependencies"]} == {*PROGRAMS, "train", "docs", "test", "peers"}
+
+
+def test_every_extra_is_explained():
+    table = (ROOT / "docs" / "start.md").read_text("utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", "".join(row.split("|")[1:2]))]
+    assert sorted(named) == sorted(PROJECT["optional-dependencies"])
+
+
 def test_without_an_extra(wheel, tmp_path):
     """Buffers need none. Commands say which one they need."""
-    packages = link_needed(tmp_path / "packages", PROJECT["dependencies"], without="matplotlib")
+    packages = link_needed(tmp_path / "packages", PROJECT["dependencies"], without=["matplotlib"])
     core = Installed(tmp_path / "environment", wheel, packages)
     work = "import jaxrl_buffers as jb; jb.checkpoint, jb.from_config; print(jb.prioritized(8).length)"
     assert core.run("-c", work) == (0, "8\n", "")

@@ -72,6 +72,16 @@ def test_help_names_the_program_that_was_called(capsys, command):
         assert "{typed}" not in text
 
 
+@pytest.mark.parametrize("command", [train, evaluate, plot, compare], ids=lambda one: one.__name__.split(".")[-1])
+@pytest.mark.parametrize("columns", [80, 110])
+def test_help_is_as_wide_as_the_terminal(capsys, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.suppress(SystemExit):
+        command.main(["--help"], Program.of_module(command.__name__.split(".")[-1]))
+    widths = [len(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("    python")]
+    assert columns - 15 < max(widths) <= columns
+
+
 def test_bad_input_names_the_program(capsys):
     program = Program.of_module("train")
     assert train.main(["ddqn"], program) == 2
@@ -79,6 +89,35 @@ def test_bad_input_names_the_program(capsys):
     assert capsys.readouterr().err == f"python -m algorithms train: {line}"
     assert train.main(["ddqn", "CartPole-v1", "--xyz", "1"], program) == 2
     assert capsys.readouterr().err.endswith("; see python -m algorithms train ALGORITHM ENVIRONMENT --help\n")
+
+
+@pytest.mark.parametrize("command", [evaluate, plot, compare], ids=lambda one: one.__name__.split(".")[-1])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--halp"], "the following arguments are required: RUN"),
+        (["run", "--halp"], "there is no option --halp; did you mean --help?"),
+        (["run", "--xyz=3"], "there is no option --xyz; see python -m algorithms NAME --help"),
+        (["run", "--help=1"], "argument -h/--help: ignored explicit argument '1'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(capsys, command, given, message):
+    program = Program.of_module(command.__name__.split(".")[-1])
+    try:
+        code = command.main(given, program)
+    except SystemExit as end:
+        code = end.code
+    errors = capsys.readouterr().err
+    assert code == 2
+    assert errors.startswith(f"{program.name}: ")
+    assert errors.endswith(f"{message.replace('NAME', program.words[-1])}\n")
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_run_after_the_options(capsys):
+    assert plot.main(["one", "--out", "picture.png", "two"], Program.of_module("plot")) == 2
+    line = "got two where an option is expected; all RUNs come before the options."
+    assert capsys.readouterr().err == f"python -m algorithms plot: {line}\n"
 
 
 def test_the_command_to_continue():

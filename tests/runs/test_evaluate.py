@@ -13,6 +13,7 @@ from support.trained import agent_states, save_agent, small_settings, untrained
 from support.walk import Walk
 
 from algorithms import Policy, environments, evaluate, evaluate_on_host, load_policy
+from algorithms.environments import drawing
 from algorithms.environments.gymnasium import from_factory
 from algorithms.runs import episodes as episodes_module
 from algorithms.runs.episodes import Episodes
@@ -119,6 +120,13 @@ def test_a_run_that_another_process_writes_to_can_be_read(main, folder, capsys):
         assert main([str(folder), "--episodes", "2"]) == 0
 
 
+def test_what_cannot_be_filmed_is_refused_before_any_episode_is_played(main, folder, capsys, monkeypatch):
+    monkeypatch.setattr(drawing.importlib.util, "find_spec", lambda name: None if name == "pygame" else True)
+    monkeypatch.setattr(Policy, "evaluate", lambda *_: pytest.fail("was evaluated"))
+    assert main([str(folder), "--render", str(folder.parent / "film.gif")]) == 2
+    assert "CartPole-v1 is drawn by pygame, which is not installed" in capsys.readouterr().err
+
+
 def episodes_lock(folder):
     from algorithms.runs.run_folder import RunFolder
 
@@ -136,7 +144,7 @@ def episodes_lock(folder):
         (["RUN", "--max-steps", "0"], "max_steps"),
         (["RUN", "--render", "film.avi"], "a film is a file that ends in .gif or .mp4; got film.avi"),
         (["RUN", "--render", "nowhere/film.gif"], "there is no folder"),
-        (["RUN", "--nothing"], "unrecognized arguments: --nothing"),
+        (["RUN", "--nothing"], "there is no option --nothing; see evaluate.py --help"),
         ([], "the following arguments are required: RUN"),
     ],
 )

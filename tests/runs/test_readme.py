@@ -35,7 +35,8 @@ def test_the_quickstart_is_short():
 def commands(page=README):
     """Return the command lines that are to be typed, without remarks, in order."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
 def test_commands_are_typed_where_their_programs_are():

@@ -87,6 +87,17 @@ def test_compilers_that_cannot_be_had_are_told_in_one_line(tmp_path):
     assert went_on == "went on"
 
 
+@pytest.mark.parametrize("given", [(), ("3.99",), ("/nowhere/python",)])
+def test_a_python_that_there_is_not(tmp_path, given):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    command = ["bash", tmp_path / "scripts" / "test", "--python", *given]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"--python {''.join(given)}: there is no such Python")
+    assert len(done.stderr.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"scripts"}
+
+
 @pytest.fixture(scope="module")
 def training_names():
     return runpy.run_path(str(ROOT / "scripts" / "benchmark_training.py"))

@@ -30,9 +30,14 @@ class Installed:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         self._work.mkdir()
         site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-        (site / "others.pth").write_text(f"{packages}\n")
+        self._others = site / "others.pth"
+        self.use(packages)
         pip = [sys.executable, "-m", "pip", "--python", self._python, "install", "--quiet", "--no-deps", "--no-index"]
         subprocess.run([*pip, "--disable-pip-version-check", wheel], check=True)
+
+    def use(self, packages: Path) -> None:
+        """Take the dependencies from another folder from now on."""
+        self._others.write_text(f"{packages}\n")
 
     @property
     def _python(self) -> str:
@@ -51,11 +56,11 @@ def link_all(folder: Path) -> Path:
     return _link(folder, [path for path in _site().iterdir() if OWN not in path.name and path.suffix != ".pth"])
 
 
-def link_needed(folder: Path, requirements: Collection[str], without: str) -> Path:
-    """Fill a folder with links to packages and all that they need, but for one of them; return it."""
+def link_needed(folder: Path, requirements: Collection[str], without: Collection[str] = ()) -> Path:
+    """Fill a folder with links to packages and all that they need, but for some of them; return it."""
     names = {
         file.parts[0]
-        for name in _needed(requirements) - {without}
+        for name in _needed(requirements) - {*without}
         for file in importlib.metadata.files(name) or ()
         if file.parts[0] not in ("..", "__pycache__")
     }
@@ -76,14 +81,12 @@ def _link(folder: Path, paths: Collection[Path]) -> Path:
 
 def _needed(requirements: Collection[str]) -> set[str]:
     """Return the names of the distributions that requirements ask for, and of all that these ask for."""
-    found: set[str] = set()
+    found: set[tuple[str, str]] = set()  # names of distributions, with each of their extras that is asked for
     waiting = [Requirement(one) for one in requirements]
     while waiting:
         one = waiting.pop()
-        extras = one.extras or {""}
-        if one.name in found or (one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in extras)):
-            continue
-        found.add(one.name)
-        asked = map(Requirement, importlib.metadata.requires(one.name) or ())
-        waiting += [each for each in asked if not each.marker or each.marker.evaluate({"extra": ""})]
-    return found
+        for extra in {"", *one.extras} - {extra for name, extra in found if name == one.name}:
+            found.add((one.name, extra))
+            asked = map(Requirement, importlib.metadata.requires(one.name) or ())
+            waiting += [each for each in asked if not each.marker or each.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
