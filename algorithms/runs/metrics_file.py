@@ -95,7 +95,7 @@ def _is_cut(text: bytes) -> bool:
 
 def _checked(line: object, first: Mapping[str, Any] | None) -> dict[str, Any]:
     """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
-    values = dict(require_keys("line", line))
+    values: dict[str, Any] = dict(require_keys("line", line))
     steps, returns = values.get("steps"), values.get("returns")
     is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(are_numbers, returns))
     if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
