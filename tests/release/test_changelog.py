@@ -119,3 +119,15 @@ def test_the_forms_of_issues():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{jb.__version__}\njax: ")
+
+
+def test_the_citation_is_complete():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert {"cff-version", "message", "title", "authors", "license", "version"} <= {*cited}
+    assert cited["license"] == PROJECT["license"]
+
+
+def test_no_pickle_is_read():
+    """As SECURITY.md says of checkpoints and data sets: they could run any code."""
+    reading = re.compile(r"\bpickle\.loads?\(|allow_pickle=True|\bimport (dill|joblib|shelve)\b")
+    assert [name for name, text in SOURCES.items() if reading.search(text)] == []
