@@ -9,7 +9,6 @@ import types
 import jax
 import numpy as np
 import pytest
-import yaml
 from support.scripts import load_script
 from support.settings_files import check_refused, settings_of
 
@@ -20,6 +19,7 @@ from algorithms.runs import build as build_module
 from algorithms.runs import presets, settings_file
 from algorithms.runs.build import build, complete
 from algorithms.runs.settings import Settings
+from jaxrl_buffers import _yaml as yaml_text
 
 TEXT = """
 algorithm: ddqn
@@ -73,7 +73,7 @@ def test_samplers_compose_on_the_command_line():
 def test_presets_are_settings_files(name):
     """The file of a preset, given by `--config`, means the preset."""
     algorithm, environment = name
-    values = yaml.safe_load((presets.FOLDER / algorithm / f"{environment}.yaml").read_text("utf-8"))
+    values = yaml_text.parse((presets.FOLDER / algorithm / f"{environment}.yaml").read_text("utf-8"))
     assert {"algorithm", "environment"} & {*values} == set()  # these are its place
     read = settings_file.from_values(values, algorithm=algorithm, environment=environment)
     assert read == presets.preset(algorithm, environment)
@@ -138,7 +138,7 @@ def test_sizes_that_are_given_stay(monkeypatch):
     monkeypatch.setattr(build_module, "_environment", lambda settings: seen)
 
     def sizes(*options):
-        settings = complete(settings_of("ddqn", "Catch-bsuite", *options))
+        settings = complete(settings_of("ddqn", "WithoutPreset-v0", *options))
         assert settings == complete(Settings.from_dict(json.loads(json.dumps(settings.to_dict()))))
         return settings.hidden_sizes, settings.channels, settings.kernel_sizes, settings.strides
 
