@@ -95,10 +95,11 @@ def _is_cut(text: bytes) -> bool:
 
 def _checked(line: object, first: Mapping[str, Any] | None) -> dict[str, Any]:
     """Refuse a line without steps, or without returns `[S, E]` of as many seeds as the first one has."""
-    values: dict[str, Any] = dict(require_keys("line", line))
+    values = dict(require_keys("line", line))
     steps, returns = values.get("steps"), values.get("returns")
-    is_of_seeds = isinstance(returns, list) and bool(returns) and all(map(are_numbers, returns))
-    if type(steps) is not int or not is_of_seeds or (first is not None and len(returns) != len(first["returns"])):
+    num_seeds = len(returns) if isinstance(returns, list) and all(map(are_numbers, returns)) else 0
+    is_of_seeds = num_seeds > 0 and (first is None or num_seeds == len(first["returns"]))
+    if type(steps) is not int or not is_of_seeds:
         raise ValueError(f"got the line {shown(line)}, expected steps, and returns of the episodes of every seed.")
     return values
 
