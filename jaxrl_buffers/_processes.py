@@ -101,6 +101,14 @@ class Job:
         self._read.append(name)
         return value
 
+    def is_said(self, text: str, seconds: float) -> bool:
+        """Return whether process 0 says this text within so many seconds; in process 0, say it."""
+        name = f"{_PREFIX}/said"
+        if self.index:
+            return self._client.blocking_key_value_get(name, int(1000 * seconds)) == text
+        self._client.key_value_set(name, text, allow_overwrite=True)
+        return False
+
     def _name(self) -> str:
         return f"{_PREFIX}/{next(self._numbers)}"
 
@@ -127,6 +135,19 @@ def meet(name: str, seconds: float) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def is_said(group: Group, text: str, seconds: float) -> bool:
+    """Tell the others what this process is about to say; return whether process 0 says the same.
+
+    Process 0 goes on at once. The others wait so many seconds for it.
+    """
+    if not isinstance(group, Job):
+        return False
+    try:
+        return group.is_said(text, seconds)
+    except RuntimeError:
+        return False
 
 
 def gather(group: Group, value: Json) -> list[Any]:

@@ -194,13 +194,14 @@ def saved_shape(leaf: Leaf) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def saved_start(leaf: Leaf, part: Leaf, device: Device | None) -> tuple[tuple[int, ...], bool]:
+def saved_start(leaf: Leaf, part: Leaf, device: Device | None, first: Device | None) -> tuple[tuple[int, ...], bool]:
     """Return where a part begins in the whole leaf, and whether no device before this one has the same part.
 
     Args:
         leaf: the whole leaf.
         part: its part on the device.
-        device: one of this process; None if the leaf is not spread.
+        device: one of this process; None if the state is not spread.
+        first: the first device of this process.
     """
     shape = saved_shape(part)
     if isinstance(leaf, SplitLeaf):
@@ -216,7 +217,7 @@ def saved_start(leaf: Leaf, part: Leaf, device: Device | None) -> tuple[tuple[in
     lead = found[: len(found) - num_own]
     if any(found[len(lead) :]):
         raise ValueError("slots are split over devices, but not the environments; wrap the state in `OfDevices`.")
-    return (*lead, *[0] * (len(shape) - len(lead))), shards.is_first_copy(array, device)
+    return (*lead, *[0] * (len(shape) - len(lead))), shards.is_first_copy(array, device, first)
 
 
 def _basis(leaf: Leaf) -> tuple[Any, int]:

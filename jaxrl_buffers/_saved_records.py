@@ -34,13 +34,14 @@ class Part(NamedTuple):
 def leaves_with_parts(state: PyTree) -> dict[str, tuple[Any, list[Part]]]:
     """Return the leaves of a state by path, each with its parts on the devices of this process."""
     found = {name: (leaf, []) for name, leaf in saved_leaves.flatten(state).items()}
-    for device in shards.devices(state):
+    own = shards.devices(state)
+    for device in own:
         for name, part in saved_leaves.flatten(shards.part(state, device)).items():
             leaf, parts = found[name]
             if isinstance(leaf, Stack):
                 parts += map(Part, leaf.parts)
             else:
-                parts.append(Part(part, *saved_leaves.saved_start(leaf, part, device), device))
+                parts.append(Part(part, *saved_leaves.saved_start(leaf, part, device, own[0]), device))
     return found
 
 

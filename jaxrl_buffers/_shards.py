@@ -120,7 +120,7 @@ def placed(value: ArrayLike, sharding: NamedSharding) -> jax.Array:
 
     If some of the devices belong to other processes, all of them must call this, with the same value.
     """
-    if isinstance(value, jax.Array) and value.sharding == sharding:
+    if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(sharding, value.ndim):
         return value
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
@@ -138,10 +138,13 @@ def start(leaf: Leaf, device: Device | None) -> list[int]:
     return [place.start or 0 for place in leaf.sharding.devices_indices_map(leaf.shape)[device]]
 
 
-def is_first_copy(leaf: Leaf, device: Device | None) -> bool:
-    """Return whether a device is the first of those that hold the same part of a leaf."""
+def is_first_copy(leaf: Leaf, device: Device | None, own: Device | None) -> bool:
+    """Return whether a device is the first of those that hold the same part of a leaf.
+
+    If a leaf is not spread, every process has it. It counts as a part on `own`, the first device of this process.
+    """
     if device is None or not is_spread(leaf):
-        return True
+        return device == own
     places = leaf.sharding.devices_indices_map(leaf.shape)
     first = next(other for other in leaf.sharding.mesh.devices.flat if places[other] == places[device])
     return first == device

@@ -34,7 +34,8 @@ from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, W
 class Sharded(Component):
     """A replay buffer whose environments are split over the devices of a mesh axis. Use it inside of `jax.shard_map`.
 
-    It has the methods of `ReplayBuffer`. Shapes are those of one device: `buffer.num_envs` environments, and
+    It has the methods of `ReplayBuffer` that training needs. The others, which read or drop the rows of one device, are
+    those of `local`. Shapes are those of one device: `buffer.num_envs` environments, and
     `batch_size` samples on each device. Numbers are those of all devices: `num_valid`, `size`, `can_sample`, the
     largest priority, which new starts get, and the numbers of slots that `Recent` counts. Handles are valid on the
     device that drew them.

@@ -84,13 +84,14 @@ def main(arguments: list[str], program: Program) -> int:
 
 def _refuse(error: Exception, program: Program) -> int:
     """Report an error, only once if all processes know of it; return the exit code."""
-    index = processes.job().index
+    job = processes.job()
     if processes.is_lost(error):
         line = f"another process of the run is gone ({one_line(error)}); start all again with --resume."
         print(f"{program.name}: {line}", file=sys.stderr)
         return OTHERS_GONE
-    if index and not processes.is_shared(error):
-        print(f"{program.name}: process {index}: {one_line(error)}", file=sys.stderr)
+    is_known = processes.is_shared(error) or processes.is_said(job, one_line(error), cluster.LEAVING)
+    if job.index and not is_known:
+        print(f"{program.name}: process {job.index}: {one_line(error)}", file=sys.stderr)
     _warn(one_line(error), program)
     return 2
 

@@ -126,10 +126,10 @@ def _environment(settings: Settings) -> Described:
         )
     time_limit(env, None)  # refuses an environment that cannot be evaluated
     if isinstance(env, HostEnvironment):
-        if settings.plan.devices > 1:
+        if settings.plan.devices > 1 or jax.process_count() > 1:
             raise ValueError(
-                f"plan.devices: got {settings.plan.devices}, but {settings.environment} is stepped on the host, and "
-                "only environments inside the compiled program are split over devices; leave it out."
+                f"{settings.environment} is stepped on the host, and only environments inside the compiled program are "
+                f"split: got plan.devices={settings.plan.devices} and {jax.process_count()} processes; use one of each."
             )
         check_actors(settings.actors, settings.plan.num_envs)
     else:

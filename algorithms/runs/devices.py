@@ -74,14 +74,28 @@ def _with_weights_of_buffer(sampler: object) -> Any:
 def check(settings: Settings) -> None:
     """Refuse numbers of devices and seeds that would leave a process without anything to do."""
     num_processes, there = jax.process_count(), jax.device_count()
-    if num_processes == 1:
-        return
-    used = settings.plan.devices * math.gcd(settings.num_seeds, max(there // settings.plan.devices, 1))
-    if used != there:
+    if num_processes > 1 and _num_used(settings) != there:
         raise ValueError(
             f"plan.devices: got {settings.plan.devices}, but {num_processes} processes have {there} devices in all, "
             f"and must use all of them; give --devices {there}, and as many --num-envs or a multiple."
         )
+
+
+def on_resume(settings: Settings) -> int:
+    """Return how many devices share each seed of a run that is resumed and not told how many.
+
+    As many as before. If this would leave devices of several processes without work, all of them.
+    """
+    there = jax.device_count()
+    if jax.process_count() == 1 or _num_used(settings) == there:
+        return settings.plan.devices
+    return there // math.gcd(settings.num_seeds, there)
+
+
+def _num_used(settings: Settings) -> int:
+    """Return how many devices a run uses: those that share a seed, for as many seeds at a time as possible."""
+    devices = settings.plan.devices
+    return devices * math.gcd(settings.num_seeds, max(jax.device_count() // devices, 1))
 
 
 def for_sweep(settings: Settings) -> Settings:

@@ -84,7 +84,12 @@ class Options(NamedTuple):
         """Return the options with which this process trains. Only the first of several reports and decides."""
         if not processes.job().index:
             return self
-        return Options(on_signal=self.on_signal, final_episodes=self.final_episodes, cores=self.cores)
+        return Options(
+            on_signal=self.on_signal,
+            on_notice=lambda line: None,
+            final_episodes=self.final_episodes,
+            cores=self.cores,
+        )
 
 
 class Kept(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from algorithms.runs import memory_need
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.saved_states import SavedStates
 from algorithms.runs.settings import Settings
@@ -116,7 +115,6 @@ def read_origin(
         like_origin: shapes of the other run's state.
         saved_states: how the new run's states are saved.
     """
-    memory_need.check(like_origin)
     both = map(shapes_of_all, (like_origin, saved_states.whole))
     stored, wanted = (saved_leaves.kinds({"agent": one.agent, "buffer": one.buffer}) for one in both)
     if (found := first_difference(stored, wanted)) is not None:

@@ -88,8 +88,8 @@ def resume(
         total_steps: a new budget, also for a finished run: all environment steps, at least those that were made.
             Evaluations come at the same steps as if this had been the budget from the beginning; the one at the old end
             stays. Annealed learning rates follow the line over the new budget from here on.
-        num_devices: how many devices share each seed from now on; by default as many as before, or all devices of all
-            processes if there are several processes.
+        num_devices: how many devices share each seed from now on. By default as many as before, if these are all
+            devices of several processes; otherwise all.
 
     Raises:
         Interrupted: because of Ctrl-C, SIGTERM or SIGHUP; the run can be resumed.
@@ -102,8 +102,7 @@ def resume(
         settings = run_folder.settings()
         kept = kept_options(run_folder.options(), options._asdict())
         run_folder.metrics()  # refuses metrics that could not be drawn at the end
-        if num_devices is None and processes.job().count > 1:
-            num_devices = jax.device_count()
+        num_devices = devices.on_resume(settings) if num_devices is None else num_devices
         changes = {"total_steps": total_steps, "devices": num_devices}
         given = {name: value for name, value in changes.items() if value is not None}
         settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, **given))

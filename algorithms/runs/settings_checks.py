@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+
 from algorithms import environments
 from algorithms.networks import memories
 from algorithms.runs import components
@@ -78,5 +80,7 @@ def _check_dataset(settings: Settings) -> None:
         return
     if settings.plan.devices > 1:
         raise ValueError("dataset: it is not split over devices; leave out one of --dataset and --devices.")
+    if jax.process_count() > 1:
+        raise ValueError("dataset: it is not split over processes; leave it out, or start one process.")
     if settings.algorithm in ON_POLICY:
         raise ValueError(f"dataset: {settings.algorithm} learns only from new steps of its policy; leave it out.")

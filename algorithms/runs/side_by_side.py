@@ -109,7 +109,7 @@ def way_for(num_members: int, cores: int | None = None, devices: int = 1) -> Way
         require_integer("run", "cores", cores, 1)
     is_cpu = jax.default_backend() == "cpu"
     num_groups = math.gcd(num_members, max(jax.device_count() // devices, 1))
-    if devices > 1 or (num_groups > 1 and not is_cpu):
+    if devices > 1 or (num_groups > 1 and not (is_cpu and jax.process_count() == 1)):
         is_alone = num_members == 1
         mesh = parallel.make_mesh(devices, None if is_alone else num_groups)
         return OnDevices(mesh, Alone() if is_alone else InOneProgram())

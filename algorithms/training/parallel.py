@@ -29,7 +29,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from algorithms.environments import Environment
-from algorithms.training import loop
+from algorithms.training import loop, plan_checks
 from algorithms.training.learning import Buffer
 from algorithms.training.plan import AXIS, Plan
 from algorithms.training.suggestions import round_up
@@ -110,6 +110,7 @@ def check(buffer: Buffer, plan: Plan) -> None:
                 f"a buffer for {part.num_envs} environments cannot be split over {plan.devices} devices; give it "
                 f"{round_up(part.num_envs, plan.devices)} environments."
             )
+    plan_checks.check_shares(plan, buffer)
     shard(_of_device(buffer, plan.devices), plan.axis)
 
 

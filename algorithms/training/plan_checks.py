@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxrl_buffers import ReplayBuffer
+from jaxrl_buffers import Combined, Mixture, ReplayBuffer
 from jaxrl_buffers.rollouts import Rollout
+from jaxrl_buffers.samplers._base import Wrapping
+from jaxrl_buffers.samplers.combined import split_batch
 
 if TYPE_CHECKING:
     from algorithms.training.plan import Plan
@@ -55,3 +59,34 @@ def check_replay(plan: Plan, buffer: ReplayBuffer, num_samples: int) -> None:
             f"Plan(mini_batch_size={plan.mini_batch_size}): only {starts} samples can be drawn after "
             f"{plan.start_steps} first steps; raise `start_steps` or the buffer's length, or use smaller batches."
         )
+
+
+def check_shares(plan: Plan, buffer: ReplayBuffer | Mixture | Rollout) -> None:
+    """Refuse a batch that several buffers or samplers share, if some of them would get no sample on a device."""
+    wanted = [count > 0 for count in _shares(buffer, plan.mini_batch_size)]
+
+    def has_all(batch_size: int) -> bool:
+        found = [count > 0 for count in _shares(buffer, batch_size)]
+        return all(there >= needed for there, needed in zip(found, wanted, strict=True))
+
+    if not has_all(plan.batch_of_device):
+        least = next(filter(has_all, itertools.count(plan.batch_of_device)))
+        raise ValueError(
+            f"Plan(mini_batch_size={plan.mini_batch_size}): on each of {plan.devices} devices, a batch of "
+            f"{plan.batch_of_device} has no sample for some of the buffers or samplers that share it; raise it to "
+            f"{least * plan.devices}."
+        )
+
+
+def _shares(buffer: ReplayBuffer | Mixture | Rollout, batch_size: int) -> Iterator[int]:
+    """Yield how many samples of a batch each buffer of a mixture gives, and each sampler of a `Combined`."""
+    if isinstance(buffer, Mixture):
+        for part, count in zip(buffer.buffers, buffer.counts(batch_size), strict=True):
+            yield count
+            yield from _shares(part, count)
+    elif isinstance(buffer, ReplayBuffer):
+        sampler = buffer.sampler
+        while isinstance(sampler, Wrapping) and not isinstance(sampler, Combined):
+            sampler = sampler.sampler
+        if isinstance(sampler, Combined):
+            yield from split_batch(batch_size, sampler.ratios)

@@ -6,32 +6,11 @@ import concurrent.futures
 import socket
 
 import pytest
-from support.processes import Store, free_port
+from support.processes import free_port, in_all
 
 from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import _rendezvous as rendezvous
 from jaxrl_buffers.cluster import Cluster
-
-
-def job(index, count, store):
-    """Return a job whose store is shared by threads."""
-    one = processes.Job()
-    one.index, one.count, one._client = index, count, store
-    return one
-
-
-def in_all(function, count=3):
-    """Call a function of the job in every process; return what each returned or raised."""
-    store = Store()
-
-    def call(index):
-        try:
-            return function(job(index, count, store))
-        except Exception as error:
-            return error
-
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        return list(pool.map(call, range(count))), store
 
 
 def test_values_are_gathered_in_order_and_forgotten():
@@ -74,6 +53,16 @@ def test_an_error_of_one_process_is_one_of_all():
     assert str(first) == str(third) == f"process 1: {second}"
     assert all(map(processes.is_shared, (first, second, third)))
     assert not processes.is_shared(ValueError("mine"))
+
+
+def test_what_the_first_process_says_need_not_be_said_again():
+    assert in_all(lambda one: processes.is_said(one, "same" if one.index < 2 else "other", 20))[0] == [
+        False,
+        True,
+        False,
+    ]
+    assert in_all(lambda one: one.index > 0 and processes.is_said(one, "mine", 0.1))[0] == [False] * 3
+    assert not processes.is_said(processes.job(), "alone", 0)
 
 
 def test_alone_nobody_is_asked():

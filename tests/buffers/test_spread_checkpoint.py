@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import xxhash
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.bits import assert_same_bits
 from support.registry import ALL, BUFFERS, on_tpu
-from support.spread import leaves, like, material, spread
+from support.spread import leaves, like, material, mesh_of, spread
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import _manifest as manifests
+from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import checkpoint
 
 KINDS = {name: ALL[name] for name in ("prioritized_n_step", "mix", "episodic")} | {
@@ -32,6 +36,32 @@ def test_8_to_2_to_4_to_1_devices_and_back(name, tmp_path):
         assert_same_bits(leaves(restored), leaves(expected[count]))
         assert [leaf.sharding for leaf in leaves(restored)] == [leaf.sharding for leaf in leaves(expected[count])]
         checkpoint.save(tmp_path / str(number + 1), restored)
+
+
+def test_leaves_that_are_not_spread_are_saved_beside_those_that_are(tmp_path):
+    sharding = NamedSharding(mesh_of(4), PartitionSpec("devices"))
+    state = {
+        "spread": jax.device_put(jnp.arange(8.0), sharding),
+        "on_one_device": jnp.arange(3.0),
+        "on_the_host": np.arange(6).reshape(2, 3),
+        "number": 7,
+        "empty": np.zeros((0, 2)),
+    }
+    checkpoint.save(tmp_path, state)
+    restored = checkpoint.restore(tmp_path, state)
+    assert_same_bits(restored, state)
+    assert restored["spread"].sharding == sharding
+    assert isinstance(restored["on_the_host"], np.ndarray)
+
+
+def test_what_is_placed_already_stays():
+    """Programs leave out axes of the mesh of size one, and other processes could not read the values."""
+    mesh = Mesh(np.array(jax.devices()[:2]).reshape(1, 2), ("seeds", "devices"), axis_types=(AxisType.Auto,) * 2)
+    split, wanted = (NamedSharding(mesh, PartitionSpec(first, "devices")) for first in (None, "seeds"))
+    for value in (jnp.zeros((3, 2)), jax.random.split(jax.random.key(0), (3, 2))):
+        there = jax.device_put(value, split)
+        assert shards.placed(there, wanted) is there
+    assert shards.placed(np.zeros((3, 2)), wanted).sharding == wanted
 
 
 def as_two_processes(step: Path) -> None:

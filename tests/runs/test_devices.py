@@ -8,23 +8,26 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import chex
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from support import short_runs
 from support.short_runs import FEW, SETTINGS, SharedPrograms, metrics_without_times
 
 from algorithms import load_policy
-from algorithms.runs import command_line, devices, presets, run
+from algorithms.runs import command_line, devices, memory_need, presets, run
 from algorithms.runs.build import build, complete
 from algorithms.runs.on_devices import OnDevices
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import way_for
 from algorithms.training.metrics import Sums
+from jaxrl_buffers import _processes as processes
 
 ROOT = Path(run.__file__).parents[2]
 PLAN = dataclasses.replace(SETTINGS.plan, num_envs=4, total_steps=140, test_every=40, devices=2)
@@ -35,9 +38,20 @@ def plain(state):
     return jax.device_get(jax.tree.map(lambda leaf: leaf, state._replace(key=jax.random.key_data(state.key))))
 
 
+def taken_over(path, num_devices):
+    """Return the state of a run after so many devices have restored it and saved it again."""
+    before, after = RunFolder(path), RunFolder(path.with_name(f"on_{num_devices}"))
+    settings = before.settings()
+    settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, devices=num_devices))
+    saved = run.compile_programs(settings).saved
+    packed, progress = before.restore(saved.shapes)
+    after.create(settings, begun=(saved.pack(saved.unpack(packed)), progress))
+    return run.restore(after.path)
+
+
 @pytest.mark.parametrize("num_seeds", [1, 2])
-def test_a_run_that_was_stopped_goes_on(tmp_path, num_seeds):
-    """The same devices give the same bits, whether the run is stopped and resumed or not."""
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch, num_seeds):
+    """The same devices give the same bits, whether the run is stopped and resumed or not; others take over all."""
 
     def stop(report):
         if report.phase == "training":
@@ -58,9 +72,16 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, num_seeds):
     assert one == other
     assert one[-1]["steps"] == 140
     assert load_policy(tmp_path / "whole")(np.zeros(4, np.float32)) in (0, 1)
+    for number in (1, 4):
+        chex.assert_trees_all_equal(plain(taken_over(tmp_path / "whole", number)), plain(whole))
     if num_seeds == 1:
         later = dataclasses.replace(settings, plan=dataclasses.replace(PLAN, total_steps=160), gamma=0.9)
+        checked = []
+        monkeypatch.setattr(memory_need, "check", checked.append)
         assert run.fork(tmp_path / "whole", later, tmp_path / "fork", FEW)["steps"] == 160
+        for state in checked:  # memory for all environments on one device is never asked for
+            assert all(isinstance(leaf.sharding, NamedSharding) for leaf in jax.tree.leaves(state))
+        assert checked
     else:
         assert run.resume(tmp_path / "parts", FEW, total_steps=160, num_devices=1)["steps"] == 160
 
@@ -92,6 +113,35 @@ def test_settings_that_cannot_be_split():
         built(dataset={"path": "data.npz"})
     with pytest.raises(ValueError, match="largest weight of a batch"):
         built(sampler={"name": "prioritized", "weighting": "batch"})
+
+
+def test_what_several_processes_have(monkeypatch):
+    """Each has a part of the run: of one seed, or some of the seeds. Nothing is done by all of them."""
+    plan = dataclasses.replace(PLAN, devices=1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert isinstance(way_for(2), OnDevices)
+    with pytest.raises(ValueError, match=r"is stepped on the host.*devices=1 and 2 processes; use one of each"):
+        build(dataclasses.replace(ON_TWO, plan=plan, environment="gymnasium:CartPole-v1"))
+    with pytest.raises(ValueError, match="not split over processes"):
+        build(dataclasses.replace(ON_TWO, plan=plan, dataset={"path": "data.npz"}))
+    with pytest.raises(ValueError, match="2 processes have 8 devices in all, and must use all of them; give --dev"):
+        devices.check(dataclasses.replace(ON_TWO, num_seeds=3))
+    devices.check(dataclasses.replace(ON_TWO, num_seeds=4))
+    assert [devices.on_resume(dataclasses.replace(ON_TWO, num_seeds=number)) for number in (1, 2, 3, 4, 8)] == [
+        *(8, 4, 8, 2, 2)
+    ]
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    assert devices.on_resume(ON_TWO) == 2
+
+
+def test_only_the_first_process_tells(monkeypatch):
+    told = []
+    options = run.Options(on_notice=told.append)
+    options.of_process().on_notice("first")
+    monkeypatch.setattr(processes, "job", lambda: types.SimpleNamespace(index=1, count=2))
+    for given in (options, run.Options()):  # whose default is a warning
+        given.of_process().on_notice("second")
+    assert told == ["first"]
 
 
 def test_weights_of_a_batch_that_nobody_asked_for(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import socket
@@ -9,10 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from support.guides import ROOT
+
+from jaxrl_buffers._processes import Job
 
 LONG = 300  # seconds that nothing should take, even beside other work
 ENDING = 20  # seconds in which all processes must have ended after one was killed
@@ -85,17 +89,34 @@ class Store:
         self.values: dict[str, str] = {}
         self._changed = threading.Condition()
 
-    def key_value_set(self, key: str, value: str) -> None:
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
         with self._changed:
-            assert key not in self.values
+            assert allow_overwrite or key not in self.values
             self.values[key] = value
             self._changed.notify_all()
 
     def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
         with self._changed:
-            assert self._changed.wait_for(lambda: key in self.values, LONG)
+            if not self._changed.wait_for(lambda: key in self.values, min(milliseconds / 1000, LONG)):
+                raise RuntimeError("DEADLINE_EXCEEDED")
             return self.values[key]
 
     def key_value_delete(self, key: str) -> None:
         with self._changed:
             del self.values[key]
+
+
+def in_all(function: Callable[[Job], Any], count: int = 3) -> tuple[list[Any], Store]:
+    """Call a function of the job in every process; return what each returned or raised, and the store."""
+    store = Store()
+
+    def call(index: int) -> Any:
+        one = Job()
+        one.index, one.count, one._client = index, count, store
+        try:
+            return function(one)
+        except Exception as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count))), store

@@ -141,5 +141,12 @@ def test_what_does_not_divide_is_refused():
     mixture = jb.Mixture((buffer, jb.prioritized(30, 6)))
     with pytest.raises(ValueError, match="6 environments cannot be split over 4 devices; give it 8"):
         parallel.on_mesh(parallel.make_mesh(4), plan, agent, mixture)
+    parallel.check(jb.Mixture((buffer, buffer), (7, 1)), dataclasses.replace(PLAN, devices=2))
+    for shared in (
+        jb.Mixture((buffer, buffer), (7, 1)),
+        buffer.replace(sampler=jb.Recent(jb.Combined(jb.Prioritized(), (jb.LastN(2.0), jb.Uniform()), (0.1, 0.1)))),
+    ):
+        with pytest.raises(ValueError, match=r"mini_batch_size=16.*8 devices, a batch of 2 has no sample.*to (48|64)"):
+            parallel.check(shared, dataclasses.replace(PLAN, devices=8))
     assert Plan(4_000, devices=8).num_envs == 8
     assert Plan(4_800, num_envs=12, devices=6).mini_batch_size == 66
