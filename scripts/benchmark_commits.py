@@ -56,9 +56,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # which also closes both pipes
 
 
 def work() -> None:

@@ -30,7 +30,7 @@ SAMPLERS: dict[str, Any] = {
     "recent": jb.Recent(jb.Uniform()),
     "recent_prioritized": jb.Recent(jb.Prioritized(), adaptive=True),
     "newest": jb.LastN(1_000.0),
-    "mix": jb.Combined(jb.Prioritized(), (jb.LastN(1_000.0), jb.Uniform("stratified")), (0.3, 0.2)),
+    "mix": jb.Combined(jb.Prioritized(), (jb.Uniform("stratified"),), (0.3,)),  # of more in the registry
     "episodic": jb.Episodic(),
     "whole_episodes": jb.Episodic(whole=True),
 }

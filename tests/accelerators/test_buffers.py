@@ -21,8 +21,14 @@ import jaxrl_buffers as jb
 LENGTH = LARGE // NUM_ENVS
 CENTRAL = ["n_step", "prioritized_n_step", "frames", "hindsight"]
 # All kinds of storage, and samplers with and without priorities.
-OTHER = ["sequences", "balanced", "prioritized_n_step", "prioritized_per_env", "mix", "frames", "hindsight"]
-
+OTHER = {
+    name: BUFFERS[name]
+    for name in ("sequences", "balanced", "prioritized_n_step", "prioritized_per_env", "frames", "hindsight")
+} | {
+    "mix": lambda length, num_envs: jb.ReplayBuffer(
+        SAMPLERS["mix"], jb.Sequence(2), length=length, num_envs=num_envs, lockstep=False
+    )
+}
 
 # Others than these, which are the pairs below and the main loops of test_targets.py.
 PLAIN = {"uniform", "stratified", "distinct", "n_step", "prioritized", "prioritized_n_step"}
@@ -39,14 +45,26 @@ def test_every_buffer_of_the_registry(kind, name):
 
 
 REFUSED = {("episodic", "within_episode"), ("whole_episodes", "within_episode")}  # some episodes have no such start
-PAIRS = [pair for pair in itertools.product(SAMPLERS, VIEWS) if pair not in REFUSED]
+# Pairs of the registry and of the main loops, which are compiled for every kind.
+ABOVE = {
+    ("independent", "sequence"),
+    ("stratified", "within_episode"),
+    ("balanced", "sequence"),
+    ("prioritized", "n_step"),
+    ("prioritized", "within_episode"),
+    ("prioritized", "hindsight"),
+    ("recent_prioritized", "n_step"),
+    ("mix", "sequence"),
+    ("episodic", "one_step"),
+}
+PAIRS = [pair for pair in itertools.product(SAMPLERS, VIEWS) if pair not in REFUSED | ABOVE]
 KINDS = compilers.installed()
 PAIRS_BY_KIND = [(KINDS[number % len(KINDS)], number) for number in range(len(PAIRS))]
 
 
 @pytest.mark.parametrize(("kind", "number"), PAIRS_BY_KIND, ids=["-".join(pair) for pair in PAIRS])
 def test_every_sampler_with_every_view(kind, number):
-    """Every pair is compiled for one kind of accelerator, TPU and GPU in turn.
+    """Every other pair is compiled for one kind of accelerator, TPU and GPU in turn.
 
     Every sampler and every view is so compiled for each kind, only not with every partner. With every pair comes one
     choice of the other options, also in turn: cursors, returns, chunks of one row.
@@ -66,11 +84,12 @@ def test_every_sampler_with_every_view(kind, number):
 def test_every_sampler_and_every_view_meets_each_kind():
     compiled = {(kind, part) for kind, number in PAIRS_BY_KIND for part in PAIRS[number]}
     assert compiled == set(itertools.product(KINDS, [*SAMPLERS, *VIEWS]))
+    assert {*PAIRS} | ABOVE | REFUSED == set(itertools.product(SAMPLERS, VIEWS))
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_all_other_operations(kind, name):
-    buffer = BUFFERS[name](LENGTH, NUM_ENVS).replace(keep_episodes=True)
+    buffer = OTHER[name](LENGTH, NUM_ENVS).replace(keep_episodes=True)
     assert_in_place(compile_loop(kind, buffer, programs.other_step))
 
 
@@ -79,7 +98,7 @@ def test_all_other_operations(kind, name):
 def test_each_operation_alone(kind, operation, name):
     buffer = programs.for_platform(BUFFERS[name](LENGTH, NUM_ENVS), kind)
     state = jax.eval_shape(buffer.init, helpers.EXAMPLE)
-    handle = jax.eval_shape(lambda state, key: buffer.sample(state, key, BATCH).handle, state, programs.key_shapes())
+    handle = jb.Handle(*[jax.ShapeDtypeStruct((BATCH,), jnp.int32)] * 2)
     program, *inputs = {
         "add": (buffer.add, programs.example_chunk(2, NUM_ENVS)),
         "sample": (lambda state, key: buffer.sample(state, key, BATCH), programs.key_shapes()),
@@ -121,8 +140,9 @@ def test_other_orders_are_in_place_too(kind, order):
     assert_in_place(compile_loop(kind, BUFFERS["prioritized_n_step"](LENGTH, NUM_ENVS), step))
 
 
-@pytest.mark.parametrize("name", ["frames", "hindsight"])  # test_targets.py has the main loops
+@pytest.mark.parametrize(("kind", "name"), [*zip(KINDS, ["frames", "hindsight"], strict=False)])
 def test_temporary_memory_does_not_grow(kind, name):
+    """Main loops are compared in test_targets.py, for every kind."""
     small = compile_loop(kind, BUFFERS[name](SMALL // NUM_ENVS, NUM_ENVS))
     sizes = [one.memory_analysis().temp_size_in_bytes for one in (small, compiled_of_registry(kind, name))]
     # A tree of 16 times the leaves has a level or two more: of a few nodes for each row that is written or sampled.

@@ -48,13 +48,17 @@ def with_three_samplers(num_envs):
 
 CARTPOLE = environments.make("CartPole-v1")
 CASES = {"memory": with_memory, "three_samplers": with_three_samplers}
+COMPARED = {"memory": "tpu", "three_samplers": "gpu"}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_cross_together(kind, name):
-    """Whatever agents and samplers need from all devices: four collectives, the same for all numbers of devices."""
+    """Whatever agents and samplers need from all devices: four collectives, the same for all numbers of devices.
+
+    Of each case, two numbers of devices are compared for one kind of accelerator.
+    """
     found = []
-    for count in (COUNTS[kind][0], COUNTS[kind][-1]):
+    for count in [COUNTS[kind][0], COUNTS[kind][-1]][: 2 if COMPARED[name] == kind else 1]:
         mesh = parallel.make_mesh(count, devices=devices(kind, count))
         agent, buffer = CASES[name](count)
         buffer = buffer.replace(platform=kind)
@@ -76,7 +80,7 @@ def test_numbers_cross_together(kind, name):
         sizes = sorted(one.num_bytes for one in crossing)
         assert sum(sizes) <= 4 * (num_parameters(like) + len(like.sums.names) + 32) + 64
         found.append(sizes)
-    assert found[0] == found[1]
+    assert found[0] == found[-1]
 
 
 def test_the_share_of_a_device_does_not_depend_on_their_number(kind):

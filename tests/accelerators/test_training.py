@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 from accelerators import programs
 from compilers import compile_for
 
 import jaxrl_buffers as jb
 from algorithms import DDPG, DDQN, MPO, PPO, SAC, TD3, Plan, Recurrent, Torso, environments, train
+from algorithms.training import loop
 
 SMALL = Torso((16,))
 REMEMBERING = Torso((16,), memory="gru", memory_size=16)
@@ -28,8 +30,12 @@ TASKS = {
 
 
 def compile_training(kind, agent, buffer, env, plan):
+    """Compile training as a whole for TPU, and for GPU its longest part alone, as runs in folders do."""
     buffer = buffer if isinstance(buffer, jb.Rollout) else programs.for_platform(buffer, kind)
-    return compile_for(kind, lambda key: train(key, agent, buffer, env, plan), programs.key_shapes())
+    if kind == "tpu":
+        return compile_for(kind, lambda key: train(key, agent, buffer, env, plan), programs.key_shapes())
+    state = jax.eval_shape(lambda key: loop.init(key, agent, buffer, env, plan), programs.key_shapes())
+    return compile_for(kind, lambda state: loop.run(state, agent, buffer, env, plan, 2), state, donate_argnums=0)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.key_reuse._core import check_key_reuse  # traces, where the public flag compiles
-from support.agents import AGENTS, BOX, OBS, SMALL, sample
+from support.agents import AGENTS, BOX, OBS, SMALL, sample, without_images
 
 import jaxrl_buffers as jb
 from algorithms import (
@@ -39,13 +39,7 @@ def init(agent, key):
 
 
 def vectors(agent, num=6):
-    """Draw a batch whose observations have no image, which would take longest to compile."""
-    drawn = sample(agent, jax.random.key(1), num)
-    return drawn._replace(
-        batch=drawn.batch._replace(obs=drawn.batch.obs["x"])
-        if isinstance(agent, PPO)
-        else drawn.batch._replace(obs=drawn.batch.obs["x"], next_obs=drawn.batch.next_obs["x"])
-    )
+    return without_images(sample(agent, jax.random.key(1), num))
 
 
 def categorical(*probabilities, num=6):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support.agents import AGENTS, OBS, sample
+from support.agents import AGENTS, OBS, sample, without_images
 from support.mesh import AXIS, make_mesh, on_devices
 
 from algorithms import DDQN, PPO, SAC, AttractionKL, Box, Discrete, Normalized, Recurrent, RewardPrediction, Torso
@@ -45,12 +45,6 @@ def check_same(agent, batch, key):
     norms = [name for name in one[0]["metrics"] if name.startswith("grad_norm")]
     assert norms
     assert all(float(one[0]["metrics"][name]) > 0 for name in norms)
-
-
-def without_images(batch):
-    """Return the sample with vectors as observations, whose networks compile sooner."""
-    names = [name for name in ("obs", "next_obs") if name in batch.batch._fields]
-    return batch._replace(batch=batch.batch._replace(**{name: getattr(batch.batch, name)["x"] for name in names}))
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 import yaml
-from support.agents import AGENTS, BOX, OBS, sample
+from support.agents import AGENTS, BOX, OBS, sample, without_images
 from support.scripts import load_script
 
 import jaxrl_buffers as jb
@@ -58,8 +58,8 @@ def first(name, **options):
     @jax.jit
     def both(key):
         key_init, key_batch, key_gradients = jax.random.split(key, 3)
-        state = agent.init(key_init, OBS, agent.action_space.example)
-        return state, agent.gradients(state, sample(agent, key_batch), key_gradients)[0]
+        state = agent.init(key_init, OBS["x"], agent.action_space.example)
+        return state, agent.gradients(state, without_images(sample(agent, key_batch)), key_gradients)[0]
 
     return jax.device_get(both(jax.random.key(0)))
 

@@ -133,7 +133,7 @@ def test_random_operations_on_both_layouts_give_the_same():
     layouts = [rows.empty(structure_of(random_rows(rng, 1), 1), (length, num_envs), name) for name in PLATFORMS]
     chex.assert_trees_all_equal_structs(*(layout.structure for layout in layouts))
     for _ in range(12):
-        num_rows, row = int(rng.integers(1, length + 1)), int(rng.integers(length))
+        num_rows, row = int(rng.choice([1, 3, length])), int(rng.integers(length))
         chunk = random_rows(rng, num_rows, num_envs)
         layouts = [layout.write(chunk, jnp.int32(row), length) for layout in layouts]
         places = jnp.asarray(rng.permutation(length + 1)[:2], jnp.int32)[:, None]  # one may lie outside

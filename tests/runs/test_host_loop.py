@@ -37,6 +37,9 @@ PLAN = Plan(
 BUFFER = jb.ReplayBuffer(jb.Prioritized(), jb.NStep(2), length=40, num_envs=2)
 
 
+fresh = jax.jit(lambda key: AGENT.init(key, WALK.obs, WALK.action_space.example))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compile_once():
     with host_programs.shared():
@@ -54,7 +57,7 @@ def _plain(leaf) -> np.ndarray:
 
 
 def test_in_lock_step_training_is_that_of_one_program(key):
-    state, metrics = train(key, AGENT, BUFFER, WALK, PLAN)
+    state, metrics = jax.jit(lambda key: train(key, AGENT, BUFFER, WALK, PLAN))(key)
     found, found_metrics = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, lock_step=True)
     rows, found_rows = (host.gather_all(BUFFER, each.buffer) for each in (state, found))
     _assert_close(rows, found_rows, rtol=0)  # the same transitions, to the bit
@@ -69,7 +72,7 @@ def test_in_lock_step_training_is_that_of_one_program(key):
 def test_memories_forget_at_the_ends_of_episodes_as_in_one_program(key):
     agent = Recurrent(DDQN(WALK.action_space, torso=Torso((8,), memory="gru", memory_size=4)))
     buffer = jb.ReplayBuffer(view=jb.Sequence(length=4), length=40, num_envs=2)
-    state, _ = train(key, agent, buffer, WALK, PLAN)
+    state, _ = jax.jit(lambda key: train(key, agent, buffer, WALK, PLAN))(key)
     found, _ = train_on_host(key, agent, buffer, HOST_WALK, PLAN, lock_step=True)
     _assert_close(state.buffer, found.buffer, rtol=1e-4, atol=1e-6)  # with the carry of every row
 
@@ -77,13 +80,13 @@ def test_memories_forget_at_the_ends_of_episodes_as_in_one_program(key):
 def test_rollouts_are_learned_from_in_lock_step(key):
     agent, buffer = PPO(WALK.action_space, torso=Torso((8,))), jb.rollout(length=8, num_envs=2)
     plan = Plan(total_steps=32, num_envs=2, start_steps=0, update_every=16, num_updates=4, mini_batch_size=8)
-    state, _ = train(key, agent, buffer, WALK, plan)
+    state, _ = jax.jit(lambda key: train(key, agent, buffer, WALK, plan))(key)
     found, _ = train_on_host(key, agent, buffer, HOST_WALK, plan)
     _assert_close(state.agent, found.agent, rtol=1e-4, atol=1e-6)
 
 
 def test_evaluation_is_that_of_one_program(key):
-    state = AGENT.init(key, WALK.obs, WALK.action_space.example)
+    state = fresh(key)
     expected = evaluate(AGENT, state, WALK, key, 3)
     _assert_close(expected, evaluate_on_host(AGENT, state, HOST_WALK, key, 3), rtol=0)
     expected = evaluate(AGENT, state, WALK, key, 3, deterministic=False)
@@ -170,7 +173,8 @@ def test_an_agent_goes_on_as_it_is(key):
 def test_offline_learning_and_what_follows_is_that_of_one_program(key):
     data = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN)[0].buffer
     mixture, plan = jb.Mixture((BUFFER, BUFFER)), dataclasses.replace(PLAN, offline_updates=10, test_every=8)
-    expected = train(key, AGENT, mixture, WALK, plan, jb.MixtureState((BUFFER.init(WALK.transition()), data)))
+    state = jb.MixtureState((BUFFER.init(WALK.transition()), data))
+    expected = jax.jit(lambda key, state: train(key, AGENT, mixture, WALK, plan, state))(key, state)
     state = jb.MixtureState((BUFFER.init(WALK.transition()), data))
     after, metrics = train_on_host(key, AGENT, mixture, HOST_WALK, plan, state, lock_step=True)
     np.testing.assert_array_equal(metrics["steps"], expected[1]["steps"])
@@ -210,7 +214,7 @@ def test_every_seed_of_many_does_what_it_does_alone(key):
 
 
 def test_many_episodes_are_played_in_rounds(key, monkeypatch):
-    state = AGENT.init(key, WALK.obs, WALK.action_space.example)
+    state = fresh(key)
     made, start_tests = [], type(HOST_WALK).start_tests
 
     def see_start(self, num_envs, seed=None):

@@ -232,10 +232,11 @@ def test_a_data_set_that_is_not_finite_is_refused_before_anything_is_written(tmp
 
 def test_a_run_without_first_steps_is_forked(tmp_path, data):
     plan = dataclasses.replace(PLAN, start_steps=0, total_steps=4, offline_updates=2)
-    run.start(settings_of(data, plan=plan), tmp_path / "run", FEW)
-    settings = RunFolder(tmp_path / "run").settings()
+    settings = complete(settings_of(data, plan=plan))
     longer = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, total_steps=8))
-    assert run.fork(tmp_path / "run", longer, tmp_path / "fork", FEW)["steps"] == 8
+    with SharedPrograms(settings, [settings, longer].__contains__).shared():
+        run.start(settings, tmp_path / "run", FEW)
+        assert run.fork(tmp_path / "run", longer, tmp_path / "fork", FEW)["steps"] == 8
 
 
 def test_offline_updates_that_are_not_finite_are_told(tmp_path, data):

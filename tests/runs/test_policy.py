@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -29,9 +31,9 @@ def test_a_loaded_policy_acts_as_its_agent(kind, tmp_path):
     save_agent(tmp_path / "run", settings, state)
     policy, agent = load_policy(tmp_path / "run"), build(settings).agent
     obs, carry = observations(policy.env, 3), agent.initial_carry(3)
-    own = policy.initial_carry(3)
+    own, act = policy.initial_carry(3), jax.jit(functools.partial(agent.act, deterministic=True))
     for number in range(2):
-        expected, carry, _ = agent.act(state, obs, carry, jax.random.key(0), deterministic=True)
+        expected, carry, _ = act(state, obs, carry, jax.random.key(0))
         action, own = policy.act(obs, own)
         assert isinstance(action, np.ndarray)
         np.testing.assert_array_equal(action, expected)

@@ -32,13 +32,23 @@ def test_the_buffer_benchmark_reports_and_writes_json(tmp_path):
     assert json.loads(path.read_text())
 
 
-def test_two_checkouts_are_timed_by_turns():
+def test_two_checkouts_are_timed_by_turns(monkeypatch, capsys):
+    benchmark = load_script("benchmark_commits")
     what = ("--kinds", "uniform", "--capacities", "256", "--agents", "ddqn", "--hidden", "8")
-    done = run("scripts/benchmark_commits.py", ROOT, ROOT, *what, "--seconds", "0.01", "--rounds", "1")
-    assert done.returncode == 0, done.stderr
-    rows = ["buffers uniform sample 256", "buffers uniform add 256", "buffers uniform loop 256", "training ddqn 1 8"]
-    for row in rows:  # of one round, whose time is the median, the least and the largest
-        assert re.search(rf"^{row} .*?([\d.]+) \[\1, \1\]", done.stdout, re.MULTILINE), done.stdout
+    arguments = ["benchmark_commits.py", str(ROOT), str(ROOT), *what, "--seconds", "0.01", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    rows = benchmark.rows_of(benchmark.parse_arguments())
+    assert rows == [
+        *(["buffers", "uniform", cell, 256] for cell in ("sample", "add", "loop")),
+        ["training", "ddqn", 1, 8, 10_000],
+    ]
+    monkeypatch.setattr(benchmark, "rows_of", lambda options: rows[2:])
+    benchmark.main()
+    printed = capsys.readouterr().out
+    for row in ("buffers uniform loop 256", "training ddqn 1 8"):
+        # Of one round, the time is the median, the least and the largest.
+        assert re.search(rf"^{row} .*?([\d.]+) \[\1, \1\]", printed, re.MULTILINE), printed
 
 
 def test_of_several_rounds_the_middle_and_the_range_are_shown():

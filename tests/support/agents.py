@@ -53,6 +53,12 @@ def sample(agent: Agent, key: jax.Array, num: int = 6) -> Sample:
     return Sample(_as_rollout(batch) if isinstance(agent, PPO) else batch, handle, jnp.ones(num))
 
 
+def without_images(drawn: Sample) -> Sample:
+    """Return the sample with vectors as observations, whose networks compile sooner."""
+    names = [name for name in ("obs", "next_obs") if name in drawn.batch._fields]
+    return drawn._replace(batch=drawn.batch._replace(**{name: getattr(drawn.batch, name)["x"] for name in names}))
+
+
 def leaves(tree: Any) -> list[Any]:
     """Return leaves as NumPy's arrays: JAX would compile each comparison for each shape."""
     return jax.tree.leaves(jax.device_get(tree))

@@ -54,7 +54,7 @@ def agent_states(settings: Settings, seed: int = 0):
     """Return what agents of all seeds know before they have learned, `[S, ...]` of several seeds."""
     agent, _, env, _ = build(settings)
     keys = jax.random.split(jax.random.key(seed), settings.num_seeds)
-    states = jax.vmap(lambda key: agent.init(key, env.obs, env.action_space.example))(keys)
+    states = jax.jit(jax.vmap(lambda key: agent.init(key, env.obs, env.action_space.example)))(keys)
     return jax.tree.map(lambda leaf: leaf[0], states) if settings.num_seeds == 1 else states
 
 

@@ -234,8 +234,7 @@ def test_what_is_masked_in_a_sequence_gives_it_no_priority():
     assert leaves(state).tolist() == [2, 2, 2, 0, 0, 0]
 
 
-@pytest.mark.parametrize("num_seeds", [None, 2])
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize(("kind", "num_seeds"), [("uniform", None), ("prioritized", None), ("prioritized", 2)])
 def test_training_is_in_place(kind, num_seeds):
     """No operation of a training step touches the whole ring or the whole tree."""
     env = environments.make("Pendulum-v1")
