@@ -1,7 +1,7 @@
 """Abstract base classes with the parts that several agents share.
 
-An algorithm implements the abstract methods of its base class, and overrides no other method. Base classes declare no
-fields. Each algorithm lists all of its hyper-parameters itself, in its own order.
+An algorithm implements the abstract methods of its base class, and overrides no other method. Base classes only name
+the fields that they use. Each algorithm lists all of its hyper-parameters itself, in its own order.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from typing import NamedTuple, TypeVar
 
 import jax
 
+from algorithms.addons import Addon, addon
+from algorithms.agents import exploration, optimization
 from algorithms.agents._policies import ActorPolicy
+from algorithms.agents.optimizers import Optimizers
+from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks.distributions import Distribution
 from algorithms.types import HasParams
-from jaxrl_buffers.types import PyTree, Transition
+from jaxrl_buffers._checks import require_positive
+from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 State = TypeVar("State")
 
@@ -53,8 +58,41 @@ class ActorAgent(BaseAgent, abc.ABC):
 
 
 class StochasticAgent(ActorAgent):
-    """An agent that explores by drawing actions from its policy. Each action is drawn independently."""
+    """An agent that explores by drawing actions from its policy.
+
+    Continuous actions are made from `noise`. If it is correlated in time, so are the actions of successive steps. A
+    subclass declares the fields below.
+    """
+
+    action_space: Space
+    noise: str
+    noise_theta: Scalar
+    optimizer: Optimizers | None
+    max_grad_norm: Scalar
+    addons: tuple[Addon, ...]
+
+    def check(self) -> None:
+        """Refuse bad values of the fields above."""
+        owner = type(self).__name__
+        if not isinstance(self.action_space, (Box, Discrete)):
+            raise ValueError(f"{owner} needs Box or Discrete actions, but the action space is {self.action_space!r}.")
+        exploration.check(self, self.noise, self.noise_theta)
+        if isinstance(self.action_space, Discrete) and self.noise != "gaussian":
+            raise ValueError(
+                f"{owner}(noise={self.noise!r}): noise needs continuous actions, but the action space is "
+                f"{self.action_space!r}; leave `noise` out."
+            )
+        require_positive(self, "max_grad_norm")
+        addon.check(owner, self.addons)
+        optimization.check(self)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return `()`, because acting needs no memory."""
-        return ()
+        """Return what the noise remembers at the start of an episode; `()` if draws are independent."""
+        if isinstance(self.action_space, Discrete):
+            return ()
+        return self._noise.initial_carry(num_envs, self.action_space.size)
+
+    @property
+    def _noise(self) -> exploration.Noise:
+        """The noise from which continuous actions are made."""
+        return exploration.make(self.noise, self.noise_theta)

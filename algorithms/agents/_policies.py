@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from algorithms.agents.exploration import Noise
 from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import (
     CategoricalActor,
@@ -72,14 +73,23 @@ class StochasticPolicy(ActorPolicy):
         outputs = apply_batch(self.actor, params, obs)
         return Categorical(outputs) if isinstance(self.action_space, Discrete) else Normal.of(*outputs)
 
-    def act(self, params: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> tuple[jax.Array, jax.Array]:
-        """Return actions `[N, ...]` and their log-probabilities `[N]`; consumes `key`.
+    def act(
+        self, params: PyTree, obs: PyTree, noise: Noise, carry: PyTree, key: jax.Array, deterministic: bool
+    ) -> tuple[jax.Array, jax.Array, PyTree]:
+        """Return actions `[N, ...]`, their log-probabilities `[N]`, and the noise's memory after it; consumes `key`.
 
-        Actions are drawn from the policy. With `deterministic` they are the most probable ones. They are not clipped.
+        Actions are drawn from the policy, continuous ones by means of `noise`. With `deterministic` they are the most
+        probable ones. They are not clipped.
         """
         policy = self.distribution(params, obs)
-        action = policy.mode() if deterministic else policy.sample(key)
-        return action, policy.log_prob(action)
+        if deterministic:
+            action = policy.mode()
+        elif isinstance(policy, Categorical):
+            action = policy.sample(key)
+        else:
+            drawn, carry = noise.draw(carry, key, *policy.mean.shape)
+            action = policy.transform(drawn)
+        return action, policy.log_prob(action), carry
 
     def to_environment(self, action: jax.Array) -> jax.Array:
         """Return actions of `act` in the environment's units, clipped to its bounds."""

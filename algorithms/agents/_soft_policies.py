@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from algorithms.agents import losses
 from algorithms.agents._policies import ActorPolicy
+from algorithms.agents.exploration import Noise
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import (
     CategoricalActor,
@@ -39,10 +40,12 @@ class SoftPolicy(ActorPolicy):
         """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
 
     @abc.abstractmethod
-    def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
-        """Return actions `[N, ...]` in the environment's units; consumes `key`.
+    def act(
+        self, actor: PyTree, obs: PyTree, noise: Noise, carry: PyTree, key: jax.Array, deterministic: bool
+    ) -> tuple[jax.Array, PyTree]:
+        """Return actions `[N, ...]` in the environment's units, and the noise's memory after it; consumes `key`.
 
-        Actions are drawn from the policy, unless `deterministic`.
+        Actions are drawn from the policy, continuous ones by means of `noise`, unless `deterministic`.
         """
 
     @abc.abstractmethod
@@ -74,13 +77,16 @@ class ContinuousSoftPolicy(SoftPolicy):
         """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
         return init_stack(Critic(self.torso), key, num_critics, obs, action)
 
-    def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
+    def act(
+        self, actor: PyTree, obs: PyTree, noise: Noise, carry: PyTree, key: jax.Array, deterministic: bool
+    ) -> tuple[jax.Array, PyTree]:
         """Return drawn actions `float32[N, A]`, or `tanh` of the mean if `deterministic`; consumes `key`."""
         policy = self.distribution(actor, obs)
         if deterministic:
-            return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy))
-        action, _ = _transform(policy, jax.random.normal(unrolled(key), policy.mean.shape, jnp.float32))
-        return self.action_space.scale(action)
+            return self.action_space.scale(jax.vmap(TanhNormal.mode)(policy)), carry
+        drawn, carry = noise.draw(carry, key, *policy.mean.shape)
+        action, _ = _transform(policy, drawn)
+        return self.action_space.scale(action), carry
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> jax.Array:
         """Return standard normal noise `float32[num, B, A]`; consumes `key`."""
@@ -119,12 +125,14 @@ class DiscreteSoftPolicy(SoftPolicy):
         """Return the initial parameters `[C, ...]` of the critics; consumes `key`."""
         return init_stack(self._critic, key, num_critics, obs)
 
-    def act(self, actor: PyTree, obs: PyTree, key: jax.Array, deterministic: bool) -> jax.Array:
+    def act(
+        self, actor: PyTree, obs: PyTree, noise: Noise, carry: PyTree, key: jax.Array, deterministic: bool
+    ) -> tuple[jax.Array, PyTree]:
         """Return drawn actions `int32[N]`, or the most probable ones if `deterministic`; consumes `key`."""
         log_probs = self.distribution(actor, obs).log_probs
         if not deterministic:
             log_probs = log_probs + jax.random.gumbel(unrolled(key), log_probs.shape, jnp.float32)
-        return jnp.argmax(log_probs, axis=1).astype(jnp.int32)
+        return jnp.argmax(log_probs, axis=1).astype(jnp.int32), carry
 
     def noise(self, key: jax.Array, num: int, batch_size: int) -> list[tuple[()]]:
         """Return a list of `num` empty tuples, because exact expectations need no random numbers."""

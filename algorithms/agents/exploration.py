@@ -1,4 +1,9 @@
-"""Noise for exploring with a deterministic policy. It has variance one. `disturb` scales it and adds it to actions.
+"""Noise for exploring with continuous actions. It has variance one.
+
+Deterministic policies add it to their actions, by `disturb`. Stochastic policies make their draws of it, as
+`mean + deviation * noise`. So every single draw has the distribution of the policy, whatever the noise is. Eberhard et
+al. (2023) did this with SAC and MPO, see `Pink`. Hollenstein et al. (2023) did it with PPO,
+https://arxiv.org/abs/2312.11091.
 
 Independent noise averages out over a few steps. Correlated noise pushes in one direction for many steps, and so leads
 to more distant states. Correlated noise needs a memory, which is part of the agent's carry. There is one process for

@@ -63,10 +63,10 @@ from algorithms.agents._mpo_networks import (
 from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.mpo_losses import Candidates
 from algorithms.agents.optimizers import Optimizers, Schedule
-from algorithms.environments.spaces import Box, Discrete, Space
+from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import Torso
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
-from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number, require_positive
+from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
@@ -107,6 +107,8 @@ class MPO(StochasticAgent, Component):
         max_temperature: the largest temperature. None means `max_multiplier`.
         variance_dual_scale: a factor on the steps of the variance's multipliers. None means 1.
         addons: terms to add to the policy's loss.
+        noise: the kind of noise that continuous actions are made from: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in one step. Other noise ignores it.
 
     Example:
         >>> from algorithms import environments
@@ -144,6 +146,8 @@ class MPO(StochasticAgent, Component):
     max_temperature: Scalar | None = None
     variance_dual_scale: Scalar | None = None
     addons: tuple[Addon, ...] = ()
+    noise: str = field(static=True, default="gaussian")
+    noise_theta: Scalar = 0.15
 
     renamed: ClassVar[Mapping[str, str]] = {"is_penalized": "penalized"}
     groups: ClassVar[Mapping[str, GroupRule]] = {
@@ -155,8 +159,7 @@ class MPO(StochasticAgent, Component):
     roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.action_space, (Box, Discrete)):
-            raise ValueError(f"MPO needs Box or Discrete actions, but the action space is {self.action_space!r}.")
+        self.check()
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
         require_number(self, "polyak", self.polyak, 0, 1)
@@ -164,11 +167,8 @@ class MPO(StochasticAgent, Component):
             is_number = name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance"))
             if is_number and not (name in OPTIONAL and value is None):
                 require_number(self, name, value, 0)
-        require_positive(self, "max_grad_norm")
         require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("MPO", "penalized", self.penalized)
-        addon.check("MPO", self.addons)
-        optimization.check(self)
 
     @property
     def networks(self) -> MPONetworks:
@@ -194,7 +194,7 @@ class MPO(StochasticAgent, Component):
         self, state: MPOState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
         """Return drawn actions `[N, ...]`, or the most probable ones if `deterministic`; consumes `key`."""
-        action, _ = self.policy.act(state.params.actor, obs, key, deterministic)
+        action, _, carry = self.policy.act(state.params.actor, obs, self._noise, carry, key, deterministic)
         return self.policy.to_environment(action), carry, ()
 
     def gradients(self, state: MPOState, sample: Sample, key: jax.Array) -> tuple[MPOParams, StepInfo]:

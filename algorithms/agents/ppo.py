@@ -38,11 +38,11 @@ from algorithms.agents import losses, optimization
 from algorithms.agents._base import ActorCritic, StochasticAgent
 from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.optimizers import Optimizers, Schedule
-from algorithms.environments.spaces import Box, Discrete, Space
+from algorithms.environments.spaces import Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers import _mesh as mesh
-from jaxrl_buffers._checks import require_number, require_positive
+from jaxrl_buffers._checks import require_number
 from jaxrl_buffers._mesh import Axis
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import MESH_AXIS, Component, field
@@ -72,6 +72,8 @@ class PPO(StochasticAgent, Component):
         clip_range: `c`, how far the ratio of probabilities may move from 1 before its gradient is zero.
         entropy_coefficient: `c_H`, the weight of the entropy bonus.
         addons: terms to add to the policy's loss.
+        noise: the kind of noise that continuous actions are made from: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in one step. Other noise ignores it.
 
     Example:
         >>> import jaxrl_buffers as jb
@@ -94,6 +96,8 @@ class PPO(StochasticAgent, Component):
     clip_range: Scalar = 0.2
     entropy_coefficient: Scalar = 0.0
     addons: tuple[Addon, ...] = ()
+    noise: str = field(static=True, default="gaussian")
+    noise_theta: Scalar = 0.15
     axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
     groups: ClassVar[Mapping[str, GroupRule]] = {
@@ -104,13 +108,9 @@ class PPO(StochasticAgent, Component):
     roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.action_space, (Box, Discrete)):
-            raise ValueError(f"PPO needs Box or Discrete actions, but the action space is {self.action_space!r}.")
+        self.check()
         for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):
             require_number(self, name, getattr(self, name), 0)
-        require_positive(self, "max_grad_norm")
-        addon.check("PPO", self.addons)
-        optimization.check(self)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PPOState:
         """Return the first state, for observations like `obs`; consumes `key`."""
@@ -127,7 +127,7 @@ class PPO(StochasticAgent, Component):
         The extras are `action`, the action before clipping and scaling, and `log_prob`, its log-probability
         `float32[N]`.
         """
-        action, log_prob = self.policy.act(state.params.actor, obs, key, deterministic)
+        action, log_prob, carry = self.policy.act(state.params.actor, obs, self._noise, carry, key, deterministic)
         return self.policy.to_environment(action), carry, {"action": action, "log_prob": log_prob}
 
     def value(self, state: PPOState, obs: PyTree) -> jax.Array:

@@ -95,6 +95,8 @@ class SAC(StochasticAgent, Component):
         final_target_entropy_ratio: the ratio changes linearly from `target_entropy_ratio` to this one.
         annealing_updates: the number of updates that this change takes. With 0 the ratio does not change.
         addons: terms to add to the policy's loss.
+        noise: the kind of noise that continuous actions are made from: `gaussian`, `ornstein_uhlenbeck` or `pink`.
+        noise_theta: the share of its value that Ornstein-Uhlenbeck noise loses in one step. Other noise ignores it.
 
     Example:
         >>> from algorithms import environments
@@ -123,6 +125,8 @@ class SAC(StochasticAgent, Component):
     final_target_entropy_ratio: Scalar = 0.1
     annealing_updates: Scalar = 0
     addons: tuple[Addon, ...] = ()
+    noise: str = field(static=True, default="gaussian")
+    noise_theta: Scalar = 0.15
 
     renamed: ClassVar[Mapping[str, str]] = {"learns_alpha": "learn_alpha"}
     groups: ClassVar[Mapping[str, GroupRule]] = {
@@ -133,21 +137,18 @@ class SAC(StochasticAgent, Component):
     roles: ClassVar[Roles] = (("actor", ()), ("critic", (NUM_CRITICS,)))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.action_space, (Box, Discrete)):
-            raise ValueError(f"SAC needs Box or Discrete actions, but the action space is {self.action_space!r}.")
+        self.check()
         require_flag("SAC", "learn_alpha", self.learn_alpha)
         for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "initial_alpha"):
             require_number(self, name, getattr(self, name), 0)
-        for name in ("max_grad_norm", "initial_alpha") if self.learn_alpha else ("max_grad_norm",):
-            require_positive(self, name)
+        if self.learn_alpha:
+            require_positive(self, "initial_alpha")
         for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
             require_number(self, name, getattr(self, name), 0, 1)
         for name in ("target_update_interval", "annealing_updates"):
             require_count(self, name, getattr(self, name))
         if self.target_entropy is not None:
             require_number(self, "target_entropy", self.target_entropy, -float(FLOAT32.max))
-        addon.check("SAC", self.addons)
-        optimization.check(self)
 
     @property
     def policy(self) -> SoftPolicy:
@@ -174,7 +175,8 @@ class SAC(StochasticAgent, Component):
         With `deterministic`, discrete actions are the most probable ones, and continuous actions are `tanh` of the
         mean.
         """
-        return self.policy.act(state.params.actor, obs, key, deterministic), carry, ()
+        action, carry = self.policy.act(state.params.actor, obs, self._noise, carry, key, deterministic)
+        return action, carry, ()
 
     def gradients(self, state: SACState, sample: Sample, key: jax.Array) -> tuple[SACParams, StepInfo]:
         """Return the gradients of `L_q`, `L_pi` and `L_alpha`, all at the current parameters; consumes `key`."""

@@ -102,7 +102,11 @@ class Normal(NamedTuple):
 
     def sample(self, key: jax.Array) -> jax.Array:
         """Draw one action for each distribution; consumes `key`."""
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(unrolled(key), self.mean.shape, jnp.float32)
+        return self.transform(jax.random.normal(unrolled(key), self.mean.shape, jnp.float32))
+
+    def transform(self, noise: jax.Array) -> jax.Array:
+        """Turn standard normal noise `float32[..., A]` into actions."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-densities `float32[...]` of actions `[..., A]`."""

@@ -12,6 +12,7 @@ from support.agents import BOX
 from support.helpers import assert_frequencies
 
 from algorithms import PPO, Discrete
+from algorithms.agents.exploration import Pink
 from algorithms.networks import CategoricalActor, DeterministicActor, ValueNetwork
 from jaxrl_buffers import Transition
 
@@ -84,6 +85,27 @@ def test_continuous_actions_are_the_mean_or_drawn_around_it(name):
             np.testing.assert_allclose(extras["action"], action, rtol=1e-4, atol=1e-5)
             density = -0.5 * np.sum(((action - mean) / std) ** 2 + np.log(2 * np.pi * std**2), axis=1)
             np.testing.assert_allclose(extras["log_prob"], density, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_continuous_actions_are_made_from_correlated_noise(name):
+    agent, noise, keys = AGENTS[name].replace(noise="pink"), Pink(), tuple(jax.random.split(jax.random.key(1)))
+
+    @jax.jit
+    def run():
+        state, carry, memory, steps = made(agent), agent.initial_carry(NUM), noise.initial_carry(NUM, SIZE), []
+        for key in keys:
+            drawn, memory = noise.draw(memory, key, NUM, SIZE)
+            action, carry, _ = agent.act(state, OBS, carry, key)
+            steps.append((action, drawn))
+        return gaussian(state.params.actor, OBS), steps, carry, agent.act(state, OBS, carry, keys[0], True)[1]
+
+    (mean, std), steps, carry, kept = jax.device_get(run())
+    squash = np.tanh if name == "sac" else lambda action: np.clip(action, -1, 1)
+    for action, drawn in steps:
+        np.testing.assert_allclose(action, in_bounds(squash(mean + std * drawn)), rtol=1e-4, atol=1e-5)
+    assert carry.has_begun.all()
+    jax.tree.map(np.testing.assert_array_equal, carry, kept)  # the best actions need no noise
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)

@@ -11,7 +11,7 @@ import pytest
 import rlax
 from support.probes import PROBES, Probe
 
-from algorithms import DDPG, Box, Torso, environments
+from algorithms import DDPG, MPO, PPO, SAC, Box, Discrete, Torso, environments
 from algorithms.agents import exploration
 from algorithms.agents.exploration import PINK_DECAYS, PINK_WEIGHTS, Gaussian, NoiseState, OrnsteinUhlenbeck, Pink
 from algorithms.training import loop
@@ -123,3 +123,12 @@ def test_disturbed_actions_stay_within_bounds():
 def test_bad_noise(options, message):
     with pytest.raises(ValueError, match=message):
         DDPG(Box((-1.0,), (1.0,)), **options)
+
+
+@pytest.mark.parametrize("agent", [SAC, MPO, PPO])
+def test_bad_noise_of_stochastic_policies(agent):
+    with pytest.raises(ValueError, match="'pink'"):
+        agent(Box((-1.0,), (1.0,)), noise="brown")
+    with pytest.raises(ValueError, match=r"noise='pink'\): noise needs continuous actions"):
+        agent(Discrete(3), noise="pink")
+    assert agent(Discrete(3)).initial_carry(2) == agent(Box((-1.0,), (1.0,))).initial_carry(2) == ()

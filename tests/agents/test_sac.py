@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from support.linear import linear
 
 from algorithms import SAC, Box, Discrete, Torso
+from algorithms.agents.exploration import Gaussian
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,8 @@ def test_drawn_actions_follow_the_probabilities():
     @jax.jit
     def run(key_draw, key_best):
         actor, obs = linear(np.zeros((3, 2)), np.log([0.1, 0.6, 0.3])), jnp.zeros((20_000, 2))
-        return agent.policy.act(actor, obs, key_draw, False), agent.policy.act(actor, obs, key_best, True)
+        act = functools.partial(agent.policy.act, actor, obs, Gaussian(), ())
+        return act(key_draw, False)[0], act(key_best, True)[0]
 
     draws, best = run(*jax.random.split(jax.random.key(1)))
     shares = np.bincount(draws, minlength=3) / 20_000

@@ -14,28 +14,33 @@ from algorithms import Averaged, LinearDecay, Normalized, Torso
 
 COMMON = {"torso": Torso(), "schedule": None, "optimizer": None, "max_grad_norm": 0.5, "addons": ()}
 OFF_POLICY = COMMON | {"polyak": 0.995, "target_update_interval": 1}
-NOISE = {"noise": "gaussian", "noise_scale": 0.1, "noise_theta": 0.15}
+NOISE = {"noise": "gaussian", "noise_theta": 0.15}
+ADDED_NOISE = NOISE | {"noise_scale": 0.1}
 DEFAULTS = {
     "ddqn": OFF_POLICY
     | {"dueling": False, "learning_rate": 1e-4, "policy_temperature": 1.0}
     | {"initial_epsilon": 1.0, "epsilon_decay": 0.999, "final_epsilon": 0.05},
-    "ddpg": OFF_POLICY | NOISE | {"learning_rate_q": 1e-3, "learning_rate_pi": 1e-4},
+    "ddpg": OFF_POLICY | ADDED_NOISE | {"learning_rate_q": 1e-3, "learning_rate_pi": 1e-4},
     "td3": OFF_POLICY
-    | NOISE
+    | ADDED_NOISE
     | {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4, "target_update_interval": 2}
     | {"smoothing_scale": 0.2, "smoothing_clip": 0.5},
     "sac": OFF_POLICY
+    | NOISE
     | {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4, "learning_rate_alpha": 1e-4}
     | {"learn_alpha": True, "initial_alpha": 1.0, "target_entropy": None}
     | {"target_entropy_ratio": 0.5, "final_target_entropy_ratio": 0.1, "annealing_updates": 0},
     "mpo": OFF_POLICY
+    | NOISE
     | {"learning_rate_q": 1e-4, "learning_rate_pi": 1e-4, "learning_rate_dual": 1e-2, "max_grad_norm": 0.1}
     | {"num_samples": 20, "num_passes": 1, "penalized": True, "max_multiplier": 1e4}
     | {"max_variance_multiplier": None, "max_temperature": None, "variance_dual_scale": None}
     | {"dual_constraint": 0.1, "penalty_constraint": 1e-3, "kl_constraint": 0.01}
     | {"kl_mean_constraint": 0.01, "kl_variance_constraint": 1e-4}
     | {"initial_temperature": 1.0, "initial_multiplier": 1.0, "initial_variance_multiplier": 10.0},
-    "ppo": COMMON | {"learning_rate_pi": 3e-4, "learning_rate_v": 3e-4, "clip_range": 0.2, "entropy_coefficient": 0.0},
+    "ppo": COMMON
+    | NOISE
+    | {"learning_rate_pi": 3e-4, "learning_rate_v": 3e-4, "clip_range": 0.2, "entropy_coefficient": 0.0},
 }
 SHARES = {"polyak", "initial_epsilon", "epsilon_decay", "final_epsilon", "noise_theta"}
 SHARES |= {"target_entropy_ratio", "final_target_entropy_ratio"}
