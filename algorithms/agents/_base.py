@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeVar
 import jax
 
 from algorithms.addons import Addon, addon
-from algorithms.agents import exploration, optimization
+from algorithms.agents import exploration
 from algorithms.agents._policies import ActorPolicy
-from algorithms.agents.optimizers import Optimizers
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks.distributions import Distribution
 from algorithms.types import HasParams
@@ -67,7 +66,6 @@ class StochasticAgent(ActorAgent):
     action_space: Space
     noise: str
     noise_theta: Scalar
-    optimizer: Optimizers | None
     max_grad_norm: Scalar
     addons: tuple[Addon, ...]
 
@@ -84,7 +82,6 @@ class StochasticAgent(ActorAgent):
             )
         require_positive(self, "max_grad_norm")
         addon.check(owner, self.addons)
-        optimization.check(self)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return what the noise remembers at the start of an episode; `()` if draws are independent."""

@@ -160,6 +160,7 @@ class MPO(StochasticAgent, Component):
 
     def __post_init__(self) -> None:
         self.check()
+        optimization.check(self)
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
         require_number(self, "polyak", self.polyak, 0, 1)

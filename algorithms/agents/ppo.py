@@ -109,6 +109,7 @@ class PPO(StochasticAgent, Component):
 
     def __post_init__(self) -> None:
         self.check()
+        optimization.check(self)
         for name in ("learning_rate_pi", "learning_rate_v", "clip_range", "entropy_coefficient"):
             require_number(self, name, getattr(self, name), 0)
 

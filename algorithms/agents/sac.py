@@ -138,6 +138,7 @@ class SAC(StochasticAgent, Component):
 
     def __post_init__(self) -> None:
         self.check()
+        optimization.check(self)
         require_flag("SAC", "learn_alpha", self.learn_alpha)
         for name in ("learning_rate_q", "learning_rate_pi", "learning_rate_alpha", "initial_alpha"):
             require_number(self, name, getattr(self, name), 0)
