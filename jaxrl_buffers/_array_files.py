@@ -13,7 +13,7 @@ from jaxrl_buffers.types import PyTree, Transition
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations", "infos", "metadata")
-FLAG_ROWS = 2**16  # how many rows are compared at once
+BLOCK_BYTES = 2**22  # how much is read or written at once
 
 
 @runtime_checkable
@@ -57,9 +57,9 @@ class ArraySource(NamedTuple):
             return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool), num_actions)
         # The successor of a row is the next row's observation, so a row that is cut off has no known successor. It is
         # left out, and the row before it becomes the one that is cut off.
-        is_last = np.arange(num_rows) == num_rows - 1
-        is_cut = (truncated | is_last) & ~terminated
-        truncated = truncated | (np.append(is_cut[1:], False) & ~terminated)
+        is_cut = truncated & ~terminated
+        is_cut[-1] = not terminated[-1]
+        truncated[:-1] |= is_cut[1:] & ~terminated[:-1]
         return cls(chosen, extras, terminated, truncated, ~is_cut, num_actions)
 
     @property
@@ -70,15 +70,11 @@ class ArraySource(NamedTuple):
     @property
     def row(self) -> Transition:
         """The shapes and dtypes of one row as it is stored."""
-
-        def one(leaf: Sliceable) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-        obs, action, reward = (jax.tree.map(one, self.arrays[name]) for name in NEEDED[:3])
+        obs, action, reward = (jax.tree.map(_form, self.arrays[name]) for name in NEEDED[:3])
         if not np.issubdtype(reward.dtype, np.inexact):
             reward = jax.ShapeDtypeStruct(reward.shape, np.dtype(np.float32))
         flag = jax.ShapeDtypeStruct((), np.dtype(bool))
-        return row_structure(Transition(obs, action, reward, flag, flag, obs, jax.tree.map(one, self.extras)))
+        return row_structure(Transition(obs, action, reward, flag, flag, obs, jax.tree.map(_form, self.extras)))
 
     def pieces(self, num_rows: int) -> Iterator[Transition]:
         """Yield the rows that are kept in pieces of at most `num_rows`."""
@@ -95,8 +91,8 @@ class ArraySource(NamedTuple):
 
     def check_actions(self) -> None:
         """Read all actions, and refuse one that does not exist. `pieces` makes the same check while it reads."""
-        for begin in range(0, len(self.is_kept) if self.num_actions is not None else 0, FLAG_ROWS):
-            actions = _read(self.arrays["actions"], begin, begin + FLAG_ROWS)
+        for begin, end in _places(self.arrays["actions"], len(self.is_kept) if self.num_actions is not None else 0):
+            actions = _read(self.arrays["actions"], begin, end)
             require_actions(actions, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
@@ -214,7 +210,7 @@ def _check_lengths(arrays: dict[str, Any]) -> int:
         if leaf.dtype.kind in "OSUMm":
             raise ValueError(f"from_arrays() got {name} of dtype {leaf.dtype}; only numbers can be stored.")
     for name in {"terminals", "timeouts"} & {*arrays}:
-        if arrays[name].ndim != 1:
+        if len(arrays[name].shape) != 1:
             raise ValueError(f"from_arrays() got {name!r} of shape {arrays[name].shape}; one flag per row is needed.")
     if "next_observations" in arrays:
         _check_alike(arrays["observations"], arrays["next_observations"])
@@ -237,16 +233,34 @@ def _check_alike(obs: PyTree, next_obs: PyTree) -> None:
 
 def _flags(arrays: dict[str, Any], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows are terminated and truncated."""
-    terminated = np.asarray(arrays["terminals"][:]) != 0
-    if "timeouts" in arrays:
-        return terminated, np.asarray(arrays["timeouts"][:]) != 0
-    truncated = np.zeros(num_rows, bool)
-    if "next_observations" in arrays:
-        for begin in range(0, num_rows - 1, FLAG_ROWS):
-            end = min(begin + FLAG_ROWS, num_rows - 1)
+    terminated, truncated = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
+    for flags, name in ((terminated, "terminals"), (truncated, "timeouts")):
+        if name in arrays:
+            for begin, end in _places(arrays[name], num_rows):
+                flags[begin:end] = _read(arrays[name], begin, end) != 0
+    if "next_observations" in arrays and "timeouts" not in arrays:
+        for begin, end in _places(arrays["observations"], num_rows - 1):
             after = _read(arrays["observations"], begin + 1, end + 1)
             truncated[begin:end] = ~follows(_read(arrays["next_observations"], begin, end), after)
-    return terminated, truncated & ~terminated
+        truncated &= ~terminated
+    return terminated, truncated
+
+
+def rows_of_bytes(row: PyTree) -> int:
+    """Return how many rows of this form are read or written at once."""
+    return max(BLOCK_BYTES // max(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row)), 1), 1)
+
+
+def _places(arrays: PyTree, num_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield where pieces of arrays begin and end."""
+    count = rows_of_bytes(jax.tree.map(_form, arrays))
+    for begin in range(0, num_rows, count):
+        yield begin, min(begin + count, num_rows)
+
+
+def _form(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of one row of an array."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 def _read(arrays: PyTree, begin: int, end: int) -> PyTree:

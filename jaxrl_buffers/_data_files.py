@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zipfile
+import zlib
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 import xxhash
 
+from jaxrl_buffers import _zipped_arrays as zipped
 from jaxrl_buffers._checks import one_line
 from jaxrl_buffers.types import PyTree, Transition
 
@@ -31,10 +33,9 @@ def opened(path: str | os.PathLike[str]) -> Generator[Mapping[str, Any]]:
     if not Path(path).is_file():
         raise ValueError(f"there is no data set {str(path)!r}; correct the path, or make it.")
     try:
-        # NumPy would leave a file open that it cannot read.
-        with open(path, "rb") as file, np.load(file) if Path(path).suffix == ".npz" else _hdf5(path) as arrays:
+        with zipped.opened(path) if Path(path).suffix == ".npz" else _hdf5(path) as arrays:
             yield arrays
-    except (OSError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{str(path)!r} cannot be read: {type(error).__name__}: {one_line(error)}") from error
     except ValueError as error:
         raise ValueError(f"{str(path)!r}: {one_line(error)}") from error

@@ -140,7 +140,7 @@ def written(
     minari = imported("to_minari")
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    folder = get_dataset_path(target) if isinstance(target, str) else Path(target)
+    folder = (get_dataset_path(target) if isinstance(target, str) else Path(target)).absolute()  # as Minari needs it
     if folder.exists():
         raise ValueError(
             f"to_minari() would write to {str(folder)!r}, which exists; remove it, or choose another name."

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax
 import numpy as np
 
-from jaxrl_buffers._array_files import blocks
+from jaxrl_buffers._array_files import blocks, rows_of_bytes
 from jaxrl_buffers._checks import row_structure
 from jaxrl_buffers._data_files import fitted
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
 
-BLOCK_BYTES = 2**22  # how much is written at once
-CHECKED_ROWS = 2**12  # how many rows are checked at once, if none are stored
 FIELDS = {"obs": "observations", "action": "actions", "reward": "rewards", "next_obs": "next_observations"}
 
 
@@ -44,8 +42,7 @@ def rows_of_block(buffer: ReplayBuffer, row: PyTree, num_rows: int) -> int:
 
     If all blocks can have the same size, the program that writes them is compiled only once.
     """
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
-    most = min(max(BLOCK_BYTES // max(num_bytes, 1), 1), buffer.length)
+    most = min(rows_of_bytes(row), buffer.length)
     return next((size for size in range(most, most // 2, -1) if num_rows % size == 0), most)
 
 
@@ -78,7 +75,7 @@ def filled(
 def check(row: Transition, pieces: Iterable[Transition], like: Transition | None) -> None:
     """Read all pieces, and refuse what cannot be stored; `row` and `like` are as in `_data_files.fitted`."""
     row = row if like is None else fitted(row, like, "from_file")
-    for _ in finite(blocks(pieces, row, CHECKED_ROWS)):
+    for _ in finite(blocks(pieces, row, rows_of_bytes(row))):
         pass
 
 

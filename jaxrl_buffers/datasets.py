@@ -22,7 +22,7 @@ import numpy as np
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers import _episode_files as episode_files
 from jaxrl_buffers import _filling as filling
-from jaxrl_buffers._array_files import ArraySource, copy
+from jaxrl_buffers._array_files import ArraySource, copy, rows_of_bytes
 from jaxrl_buffers._checks import require_choice, row_structure
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
@@ -96,7 +96,7 @@ def check(path: str | os.PathLike[str], *, like: Transition | None = None, num_a
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
             source = ArraySource.of(arrays, (), num_actions)
-            filling.check(source.row, source.pieces(filling.CHECKED_ROWS), like)
+            filling.check(source.row, source.pieces(rows_of_bytes(source.row)), like)
         return
     first, pieces = _first_episode(episode_files.opened(path), (), num_actions)
     filling.check(_row(first), itertools.chain([first], pieces), like)

@@ -13,6 +13,7 @@ returns this folder, and `find_at` looks for the module there.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -49,7 +50,9 @@ def make(
         use_processes: whether to step every environment of Gymnasium in its own process.
         **options: arguments of the function.
     """
-    factory = _with_known_options(functools.partial(_find(name), **options))
+    found = _find(name)
+    _check_options(name, found, options)
+    factory = _with_known_options(functools.partial(found, **options))
     if "num_envs" in inspect.signature(factory).parameters:
         gymnasium.refuse_obs_dtype(name, obs_dtype)
         return gymnasium.from_vectors(lambda num_envs, **more: factory(num_envs=num_envs, **more), name)
@@ -77,6 +80,18 @@ def _is_like_gymnax(value: object) -> bool:
     `isinstance` does not see such attributes.
     """
     return all(hasattr(value, name) for name in OF_GYMNAX)
+
+
+def _check_options(name: str, found: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Refuse options that the function does not take, and a lack of options that it needs."""
+    signature = inspect.signature(found)
+    try:
+        signature.bind(**({"num_envs": 1} if "num_envs" in signature.parameters else {}), **options)
+    except TypeError as error:
+        raise ValueError(
+            f"environment {name!r}: the function was given {options or 'no options'}: {error}; give it options by "
+            "--env.NAME VALUE."
+        ) from None
 
 
 def _with_known_options(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,6 +165,8 @@ def _find(name: str) -> Callable[..., Any]:
         ) from error
     found = vars(module).get(function)
     if not callable(found):
+        near = difflib.get_close_matches(function, [known for known, value in vars(module).items() if callable(value)])
+        hint = hint or (f"; did you mean {module_name}:{near[0]}?" if near else "")
         raise NotFound(f"environment {name!r}: {module.__file__} has no function {function!r}{hint or '.'}")
     return found
 

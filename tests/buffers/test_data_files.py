@@ -121,6 +121,13 @@ def test_to_minari_and_back(minari, tmp_path, kind):
         datasets.to_minari(buffer, state, target)
 
 
+def test_a_folder_in_the_working_directory(minari, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arrays, buffer = stream([3], ["timeout"]), jb.uniform(3)
+    datasets.to_minari(buffer, datasets.from_arrays(buffer, arrays), Path("steps"))
+    assert_same_arrays(datasets.to_arrays(buffer, datasets.from_minari(buffer, "steps")), arrays)
+
+
 def test_images_are_written_without_loss(minari, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (5, 40, 40, 3), np.uint8)
     arrays = stream([4], ["terminal"]) | {"observations": images[:-1], "next_observations": images[1:]}

@@ -16,6 +16,7 @@ from support.streams import (
 )
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import _array_files as array_files
 from jaxrl_buffers import _filling as filling
 from jaxrl_buffers import datasets
 
@@ -31,14 +32,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("block_bytes", [60, 2**24])
 def test_rows_are_those_of_the_model(case, has_next, block_bytes, monkeypatch):
-    monkeypatch.setattr(filling, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", block_bytes)
     arrays = stream(*CASES[case], has_next)
     buffer = jb.uniform(20)
     assert stored(buffer, datasets.from_arrays(buffer, arrays)) == modeled(arrays)
 
 
 def test_random_streams_are_those_of_the_model(monkeypatch):
-    monkeypatch.setattr(filling, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", 100)
     random = np.random.default_rng(0)
     buffer = jb.n_step(64, n=3, keep_episodes=True)
     for _ in range(20):
@@ -105,7 +106,7 @@ def test_chosen_infos_become_extras(spelling):
 
 
 def test_the_newest_rows_are_kept_if_asked(monkeypatch):
-    monkeypatch.setattr(filling, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", 100)
     arrays = stream([30, 20], ["terminal", "timeout"])
     buffer = jb.uniform(16)
     with pytest.raises(ValueError, match=r"50 rows, but the ring holds 16; .*length=50 .*keep=\"newest\""):
@@ -182,7 +183,7 @@ def test_other_misuse_is_refused():
 
 @pytest.mark.parametrize("block_bytes", [60, 2**24])
 def test_there_and_back(block_bytes, monkeypatch):
-    monkeypatch.setattr(filling, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", block_bytes)
     arrays = nested(stream([3, 4, 2], ["terminal", "timeout", "timeout"]))
     buffer = jb.uniform(20)
     assert_same_arrays(datasets.to_arrays(buffer, datasets.from_arrays(buffer, arrays)), arrays)
@@ -191,7 +192,7 @@ def test_there_and_back(block_bytes, monkeypatch):
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_environments_follow_each_other(lockstep, monkeypatch):
     """Columns of several environments, after the ring wrapped, also with unequal numbers of rows."""
-    monkeypatch.setattr(filling, "BLOCK_BYTES", 60)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", 60)
     buffer = jb.uniform(8, num_envs=3, lockstep=lockstep)
     time, env = np.meshgrid(np.arange(11), np.arange(3), indexing="ij")
     obs = (time + 100 * env).astype(np.float32)
@@ -231,7 +232,7 @@ def test_rows_whose_frames_are_gone_are_left_out():
 )
 def test_blocks_have_one_size_if_they_can(num_rows, length, expected, monkeypatch):
     """At most 10 rows of 4 bytes fit, and a size above 5 that divides the number of rows is taken."""
-    monkeypatch.setattr(filling, "BLOCK_BYTES", 43)
+    monkeypatch.setattr(array_files, "BLOCK_BYTES", 43)
     row = jax.ShapeDtypeStruct((), np.float32)
     assert filling.rows_of_block(jb.uniform(length), row, num_rows) == expected
     assert filling.rows_of_block(jb.uniform(length), jax.ShapeDtypeStruct((99,), np.float32), num_rows) == 1

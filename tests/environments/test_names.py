@@ -43,6 +43,8 @@ def test_a_function_gets_options(module):
         "own_cart", "import gymnasium\ndef make(limit): return gymnasium.make('CartPole-v1', max_episode_steps=limit)"
     )
     assert environments.make("own_cart:make", limit=7).max_episode_length == 7
+    with pytest.raises(ValueError, match=r"given {'limit': 7, 'size': 2}: got an unexpected keyword argument 'size'"):
+        environments.make("own_cart:make", limit=7, size=2)
 
 
 def test_a_function_of_the_number_makes_a_vector(module):
@@ -84,6 +86,7 @@ def test_options_reach_environments_in_processes(monkeypatch):
         ("own_gone:make_env", "there is no module 'own_gone'; run from the folder"),
         ("own_thing:make_nothing", "has no function 'make_nothing'"),
         ("own_thing:make_env", "returned 3; it must return an environment in the interface of gymnax, Brax or"),
+        ("own_thing:make_sized", "function was given no options: missing a required argument: 'size'; give it options"),
         ("own_thing:NUMBER", "has no function 'NUMBER'"),
         ("gymnasium:Nothing-v0", "gymnasium:Nothing-v0: "),
         ("gymnasium:HalfCheetah-v999", "v999"),
@@ -93,12 +96,13 @@ def test_options_reach_environments_in_processes(monkeypatch):
         ("xyzw", "gymnasium:NAME or brax:NAME or my_module:function"),
         ("gym:HalfCheetah-v5", r"no module 'gym'; did you mean gymnasium:HalfCheetah-v5\?$"),
         ("own_thing.py:make_env", r"did you mean own_thing:make_env\?$"),
+        ("own_thing:make_envs", r"has no function 'make_envs'; did you mean own_thing:make_env\?$"),
         ("own_thing:CartPole-v1", r"has no function 'CartPole-v1'; did you mean gymnasium:CartPole-v1\?$"),
         ("gymnasium:HalfCheeta-v5", r"Did you mean: `HalfCheetah`\?$"),
     ],
 )
 def test_bad_names_are_refused_in_one_line(name, part, module):
-    module("own_thing", "NUMBER = 3\ndef make_env(): return 3\n")
+    module("own_thing", "NUMBER = 3\ndef make_env(): return 3\ndef make_sized(size): return 3\n")
     with pytest.raises(ValueError, match=part) as error:
         environments.make(name)
     assert "\n" not in str(error.value)
@@ -156,9 +160,11 @@ def test_a_missing_extra_is_named(monkeypatch):
         environments.make("gymnasium:ALE/Pong-v5")
 
 
-def test_options_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="are stored as they come"):
-        environments.make("gymnasium:CartPole-v1", obs_dtype="uint8")
+def test_options_that_do_not_fit_are_refused(module):
+    module("own_walk", "from support.host_walk import make_host_walk\n")
+    for name in ("gymnasium:CartPole-v1", "own_walk:make_host_walk"):
+        with pytest.raises(ValueError, match="are stored as they come"):
+            environments.make(name, obs_dtype="uint8")
     with pytest.raises(ValueError, match="is not an Atari game"):
         environments.make("gymnasium:CartPole-v1", frame_skip=4)
 

@@ -78,6 +78,13 @@ def test_a_copy_is_found_beside_its_run(tmp_path, monkeypatch):
     assert custom.home("own_walk:make_env") == tmp_path / "copy"
 
 
+def test_the_module_of_a_run_goes_before_one_in_the_working_directory(tmp_path):
+    folder, _ = project(tmp_path / "project"), project(tmp_path / "here")
+    own_environment.find("own_walk:make_env", folder, {"environment_folders": [str(folder)]})
+    environments.make("own_walk:make_env")
+    assert custom.home("own_walk:make_env") == folder
+
+
 def test_a_module_that_is_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(project(tmp_path / "project"))
     RunFolder("runs/x").create(small_settings(environment="own_walk:make_env"))

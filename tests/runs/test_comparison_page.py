@@ -12,7 +12,7 @@ import pytest
 from support.browser import BROWSER, count_pixels, screenshot
 from support.compared import SETTINGS, make_pair, make_run
 
-from algorithms.runs.comparing import compare, write_page
+from algorithms.runs.comparing import chart, compare, write_page
 from algorithms.runs.plotting import COLORS
 
 
@@ -106,6 +106,20 @@ def test_pages_of_unusual_runs(tmp_path, case):
     assert "nan" not in text.replace("SFMono", "")
     assert Structure(text).open == []
     assert text.count('class="line"') == 2 * count  # for wide and for narrow screens
+
+
+def test_a_band_surrounds_its_line(pair):
+    drawn = ElementTree.fromstring(chart.curves(compare(pair), 900, 400))
+    band, line = (
+        np.array([point.split() for point in re.split("[ML]", path.get("d").removesuffix("Z"))[1:]], float)
+        for kind in ("band", "line")
+        for path in drawn.findall("path")[:4]
+        if path.get("class") == kind and path.get("fill", path.get("stroke")) == COLORS[0]
+    )
+    below, above = band[: len(line)], band[len(line) :][::-1]
+    np.testing.assert_array_equal(below[:, 0], line[:, 0])
+    np.testing.assert_array_equal(above[:, 0], line[:, 0])
+    assert np.all((above[:, 1] < line[:, 1]) & (line[:, 1] < below[:, 1]))  # pixels are counted from above
 
 
 def test_the_page_in_a_browser(pair, tmp_path):

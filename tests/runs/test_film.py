@@ -64,6 +64,17 @@ def test_a_film_shows_the_episode_that_is_evaluated(suffix, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_film_is_no_faster_than_viewers(tmp_path, monkeypatch):
+    monkeypatch.setitem(film.MOST_FPS, ".gif", 5)
+    untrained(environments.make("CartPole-v1")).film(tmp_path / "film.gif", max_steps=2)
+    duration = 0  # equal pictures are one, which is shown for longer
+    with image.open(tmp_path / "film.gif") as opened:
+        for number in range(opened.n_frames):
+            opened.seek(number)
+            duration += opened.info["duration"]
+    assert duration == 2 * 1_000 / 5
+
+
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MaskedCartPole-v1", "Breakout-MinAtar", "Catch-bsuite"])
 def test_drawings_of_gymnax(name, tmp_path):
     env = environments.make(name)
