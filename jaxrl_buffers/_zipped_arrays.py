@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from collections.abc import Generator
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class ZippedArray:
     def __init__(self, archive: zipfile.ZipFile, member: str):
         self._archive, self._member = archive, member
         self._stream, self._next = self._begun()  # the rows that were not read so far begin with this one
-        self._last: Any = None  # the row before, if it was read
+        self._last: np.ndarray | None = None  # the row before, if it was read
 
     def __getitem__(self, place: slice) -> np.ndarray:
         """Return rows; the slice has the step 1."""
@@ -44,11 +44,12 @@ class ZippedArray:
             with self._archive.open(self._member) as stream:
                 return np.lib.format.read_array(stream)[place]
         begin, end, _ = place.indices(self.shape[0])
-        overlaps = self._last is not None and begin == self._next - 1 and begin < end
-        if not overlaps:
+        overlap = self._last if begin == self._next - 1 and begin < end else None
+        if overlap is None:
             self._go_to(begin)
         rows = self._read(end - self._next)
-        rows = np.concatenate([self._last, rows]) if overlaps else rows
+        if overlap is not None:
+            rows = np.concatenate([overlap, rows])
         self._last = rows[-1:].copy() if len(rows) else None
         return rows
 
