@@ -101,23 +101,8 @@ class RunFolder(RunPaths):
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from writing to the folder; raise `ValueError` if one does."""
-        self._require_shared()
         self._require_settings()
         return self._locked()
-
-    def _require_shared(self) -> None:
-        """Refuse a folder that some processes of the job see, and others do not."""
-        job = processes.job()
-        found = processes.gather(job, self._config.is_file())
-
-        def refuse_other_disk() -> None:
-            if any(found) and not all(found):
-                raise ValueError(
-                    f"{self.path}: process {found.index(True)} finds the run there, and process {found.index(False)} "
-                    "does not; choose a folder on a file system that all processes share."
-                )
-
-        processes.on_first(job, refuse_other_disk)
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:

