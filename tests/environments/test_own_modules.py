@@ -93,7 +93,7 @@ def test_a_module_that_is_gone(tmp_path, monkeypatch):
     run = RunFolder(tmp_path / "project" / "runs" / "x")
     module = tmp_path / "project" / "own_walk.py"
     module.write_text(TEXT.replace("make_env", "make_other"))
-    with pytest.raises(ValueError, match=rf"{module} has no function 'make_env'\.$"):
+    with pytest.raises(ValueError, match=rf"{module} has no function 'make_env'; did you mean own_walk:make_other\?$"):
         run.settings()
     forget()
     module.unlink()
