@@ -21,6 +21,7 @@ from algorithms.training.loop import train
 from algorithms.training.off_policy import train_step
 from algorithms.training.offline import train_offline
 from algorithms.training.plan import Plan
+from algorithms.training.structure import empty_row
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, StepInfo
 from algorithms.wrappers.averaging import Averaged
@@ -65,6 +66,7 @@ __all__ = [
     "TrainState",
     "behavior",
     "collect",
+    "empty_row",
     "environments",
     "evaluate",
     "evaluate_on_host",

@@ -212,7 +212,13 @@ def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) ->
     online = ReplayBuffer(sampler, view, length=length, num_envs=plan.num_envs, frames=frames)
     if settings.dataset is None:
         return online
-    stored = online.replace(length=data_set.described(settings.dataset)["rows"], num_envs=1)
+    num_rows = data_set.described(settings.dataset)["rows"]
+    if num_rows < view.span:
+        raise ValueError(
+            f"dataset: it has {num_rows} rows, but one sample spans {view.span}; give more data, or take a smaller "
+            f"{'sequence_length' if has_memory else 'n_step'}."
+        )
+    stored = online.replace(length=num_rows, num_envs=1)
     return Mixture((online, stored), (1 - settings.dataset_share, settings.dataset_share))
 
 

@@ -12,9 +12,6 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from algorithms.environments import Described
 from algorithms.environments.spaces import Discrete
 from algorithms.training import structure
@@ -64,15 +61,13 @@ def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent)
     """
     assert isinstance(buffer, Mixture)
     online, stored = buffer.buffers
-    path, row = Path(value["path"]), structure.row(agent, env)
+    path, row = Path(value["path"]), structure.empty_row(agent, env)
     if "hash" in value and not path.exists():
         raise ValueError(f"dataset: {path} is gone; put it back, or start another run.")
     if "hash" in value and data_files.fingerprint(path) != value["hash"]:
         raise ValueError(f"dataset: {path} has changed since the run was begun; put it back, or start another run.")
-    extras = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), dict(row.extras))
-    extras |= {"info": dict.fromkeys(extras["info"], np.float32(np.nan))} if "info" in extras else {}
     with _named(f" ({env.name})"):
-        options: Any = {"like": row, "num_actions": _num_actions(env), "extras": extras}
+        options: Any = {"like": row, "num_actions": _num_actions(env), "extras": row.extras}
         return MixtureState((online.init(row), datasets.from_file(stored, value["path"], **options)))
 
 

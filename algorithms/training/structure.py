@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 
 from algorithms.environments import Described
 from algorithms.types import Agent
@@ -26,6 +27,29 @@ def row(agent: Agent, env: Described) -> Transition:
     key = jax.random.key(0)
     agent_state = jax.eval_shape(lambda: agent.init(key, env.obs, env.action_space.example))
     return env.transition(extras(agent, agent_state, env, key))
+
+
+def empty_row(agent: Agent, env: Described) -> Transition:
+    """Return one step as training stores it: zeros, and in the extras an empty memory if the agent has one.
+
+    Numbers of `info` are NaN, as where an environment does not tell them. A data set has no extras of an agent. So an
+    agent that needs some learns from rows to which these were added.
+
+    Args:
+        agent: the algorithm.
+        env: the environment.
+
+    Example:
+        >>> from algorithms import DDQN, Recurrent, Torso, environments
+        >>> env = environments.make("CartPole-v1")
+        >>> agent = Recurrent(DDQN(env.action_space, Torso((8,), memory="gru", memory_size=8)))
+        >>> sorted(empty_row(agent, env).extras["carry"])
+        ['critic', 'is_first']
+    """
+    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), row(agent, env))
+    if not isinstance(empty.extras, dict) or "info" not in empty.extras:
+        return empty
+    return empty._replace(extras=empty.extras | {"info": dict.fromkeys(empty.extras["info"], np.float32(np.nan))})
 
 
 def check_agent(agent: Agent, agent_state: PyTree, env: Described) -> None:

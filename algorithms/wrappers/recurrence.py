@@ -125,7 +125,12 @@ class Recurrent(Wrapper, Component):
 
     def gradients(self, state: PyTree, sample: Sample, key: jax.Array) -> tuple[PyTree, StepInfo]:
         """Return the gradients for sequences `[B, L, ...]`, with priorities `float32[B, L]`; consumes `key`."""
-        shape = sample.batch.mask.shape
+        shape, extras = sample.batch.mask.shape, sample.batch.extras
+        if not (isinstance(extras, dict) and "carry" in extras):
+            raise ValueError(
+                "Recurrent.gradients() got sequences without the memory before their first row, `extras['carry']`; "
+                "rows of a data set need an empty one: from_file(..., extras=algorithms.empty_row(agent, env).extras)."
+            )
         if self.n_step != 1:
             sample = sample._replace(batch=sum_rows(sample.batch, self.n_step))
         grads, info = self.agent.gradients(state, flatten(sample, self.axis), key)

@@ -55,8 +55,10 @@ def test_defaults_in_the_guide_are_those_of_the_code():
 def test_commands_of_the_guide_are_understood():
     commands = [text.replace("\\\n", "") for language, _, text in blocks("offline_data") if language == "bash"]
     lines = [line for text in commands for line in text.splitlines()]
-    offline, mixed, _ = [line.removeprefix("python scripts/train.py ").split() for line in lines]
+    offline, mixed, *_, with_memory = [line.removeprefix("python scripts/train.py ").split() for line in lines]
     plan = command_line.parse(offline).settings.plan
     assert (plan.offline_updates, plan.total_steps, plan.start_steps) == (10_000, 0, 0)
     settings = command_line.parse(mixed).settings
     assert (settings.dataset, settings.dataset_share) == ({"path": "data.npz"}, 0.25)
+    settings = command_line.parse(with_memory).settings
+    assert (settings.memory, settings.burn_in, settings.plan.offline_updates) == ("gru", 10, 10_000)

@@ -143,6 +143,10 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
         (("--offline-updates", "10"), r"plan.offline_updates: got 10, but there is no data set"),
         (("--dataset", "missing.npz"), r"dataset: there is no data set 'missing\.npz'"),
         (("--dataset", "{data}", "--dataset-share", "2"), "dataset_share"),
+        (
+            ("--dataset", "{data}", "--memory", "gru", "--sequence-length", "500"),
+            "dataset: it has 400 rows, but one sample spans 500; give more data, or take a smaller sequence_length",
+        ),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
         (("--start-from", "a"), "--start-from RUN needs --out NEW"),
@@ -153,6 +157,13 @@ def test_bad_input_is_one_line(arguments, message, data, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         command_line.parse(["sac", "Pendulum-v1", *arguments]).train(FEW)
     assert "\n" not in str(error.value)
+
+
+def test_the_place_and_the_share_of_the_data(data, monkeypatch):
+    monkeypatch.chdir(data.parent)
+    settings = complete(settings_of(data.name, dataset_share=0.25))
+    assert settings.dataset["path"] == str(data)
+    assert build(settings).buffer.counts(8) == [6, 2]
 
 
 def test_data_of_another_environment_are_refused(data, finished, tmp_path):

@@ -15,13 +15,13 @@ import pytest
 
 from algorithms import Plan, load_policy
 from algorithms.runs import command_line, run, sweeps
-from algorithms.runs.build import complete
+from algorithms.runs.build import build, complete
 from algorithms.runs.programs import compile_points
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import InOneProgram
 from algorithms.runs.varied import Varied
-from jaxrl_buffers import Prioritized
+from jaxrl_buffers import Prioritized, host
 
 PLAN = Plan(
     total_steps=140,
@@ -126,6 +126,24 @@ def test_a_stopped_sweep_continues_exactly(finished, tmp_path):
     }
 
 
+def test_environments_begin_anew_in_all_runs(tmp_path):
+    steps = []
+
+    def stop(report):
+        steps.append(report.steps)
+        stop_at(100)(report)
+
+    with pytest.raises(run.Interrupted):
+        sweeps.start(SETTINGS, VALUES, tmp_path / "sweep", FEW._replace(on_chunk=stop))
+    sweeps.resume(tmp_path / "sweep", FEW, fresh_environments=True)
+    buffer, newest = build(SETTINGS).buffer, (PLAN.total_steps - steps[-1]) // PLAN.num_envs
+    for name in NAMES:
+        states = run.restore(tmp_path / "sweep" / name).buffer
+        for seed in range(2):
+            rows = host.gather_all(buffer, jax.tree.map(lambda leaf, seed=seed: leaf[seed], states))
+            assert (rows.terminated | rows.truncated)[-1 - newest].all()
+
+
 @pytest.mark.parametrize("num_saves", [0, 1, 3])
 def test_a_sweep_that_was_killed_between_two_runs(num_saves, finished, tmp_path, monkeypatch):
     """Some runs were saved once more than others: all go on from what they have in common."""
@@ -208,48 +226,6 @@ def test_a_data_set_is_stored_with_the_priorities_of_one_point(tmp_path):
     np.savez(tmp_path / "data.npz", **rows, terminals=np.ones(9))
     with pytest.raises(ValueError, match="with a data set only settings of the agent"):
         sweeps.points_of(dataclasses.replace(SETTINGS, dataset={"path": str(tmp_path / "data.npz")}), VALUES)
-
-
-def test_on_the_host_runs_come_one_after_the_other(tmp_path):
-    """Stopped in the second run, the sweep continues there. Each run is the one that its settings give alone."""
-    pytest.importorskip("gymnasium")
-    plan = dataclasses.replace(PLAN, test_every=0)
-    settings = Settings("ddqn", "gymnasium:CartPole-v1", plan, capacity=100, hidden_sizes=(8,))
-    values = {"n_step": [1, 2], "agent.learning_rate": [1e-2]}
-    names = ["n_step=1,agent.learning_rate=0.01", "n_step=2,agent.learning_rate=0.01"]
-    seen = []
-
-    def stop_in_second(report):
-        seen.append(report.run)
-        if report.run.startswith("n_step=2") and report.steps >= 100:
-            signal.raise_signal(signal.SIGTERM)
-
-    with pytest.raises(run.Interrupted):
-        sweeps.start(settings, values, tmp_path / "sweep", FEW._replace(on_chunk=stop_in_second))
-    assert list(dict.fromkeys(seen)) == [f"{names[0]} (1 of 2)", f"{names[1]} (2 of 2)"]
-    folders = {name: RunFolder(tmp_path / "sweep" / name) for name in names}
-    assert [folder.result() is None for folder in folders.values()] == [False, True]
-    assert sweeps.is_sweep(tmp_path / "sweep")
-
-    seen.clear()
-    results = sweeps.resume(tmp_path / "sweep", FEW._replace(on_chunk=lambda report: seen.append(report.run)))
-    assert set(seen) == {f"{names[1]} (2 of 2)"}  # the first one is finished
-    assert [result["steps"] for result in results.values()] == [140, 140]
-    alone = run.start(folders[names[0]].settings(), tmp_path / "alone", FEW)
-    assert alone["return_of_seeds"] == results[names[0]]["return_of_seeds"]
-    assert folders[names[1]].settings().n_step == 2
-    longer = sweeps.resume(tmp_path / "sweep", FEW, total_steps=148)
-    assert [result["steps"] for result in longer.values()] == [148, 148]
-    with pytest.raises(ValueError, match="stop_at_return is for a single run"):
-        sweeps.resume(tmp_path / "sweep", FEW._replace(stop_at_return=1.0))
-
-
-def test_what_is_wrong_is_refused_before_a_sweep_on_the_host_begins(tmp_path):
-    pytest.importorskip("gymnasium")
-    settings = Settings("ddqn", "gymnasium:CartPole-v1", PLAN, capacity=100, hidden_sizes=(8,))
-    with pytest.raises(ValueError, match="n_step"):
-        sweeps.start(settings, {"n_step": [1, -2]}, tmp_path / "sweep", FEW)
-    assert not list(tmp_path.iterdir())
 
 
 def test_sweeps_on_the_command_line(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from support.pendulum import ENV, PLAN, data_set
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, SAC, Plan, Torso, environments, evaluate, train, train_offline
+from algorithms import DDQN, SAC, Plan, Recurrent, Torso, empty_row, environments, evaluate, train, train_offline
 from algorithms.training import learning, loop
 from algorithms.wrappers.normalization import Normalized
 
@@ -107,6 +107,26 @@ def test_what_observations_are_like_is_learned_from_all_rows():
         lambda data, state: train_offline(jax.random.key(0), agent, buffer, data, ENV, 1, 4, agent_state=state)
     )(data, learned)
     chex.assert_trees_all_equal(again.moments, learned.moments)
+
+
+def test_an_agent_with_a_memory_learns_from_rows_without_one():
+    arrays = {name: array[:60] for name, array in data_set()[0].items()}
+    agent = Recurrent(SAC(ENV.action_space, Torso((4,), memory="gru", memory_size=4)))
+    stored, online = (jb.sequences(60 // num_envs, num_envs, sequence_length=3, burn_in=1) for num_envs in (1, 2))
+    bare = jb.datasets.from_arrays(stored, arrays)
+    with pytest.raises(ValueError, match=r"without the memory before .*extras=algorithms\.empty_row\(agent, env\)"):
+        jax.eval_shape(lambda: train_offline(jax.random.key(0), agent, stored, bare, ENV, 1, 4))
+    row = empty_row(agent, ENV)
+    mixture = jb.Mixture((online, stored), ratios=(1, 1))
+    data = jb.datasets.from_arrays(stored, arrays, extras=row.extras)
+    begun = jb.MixtureState((online.init(row), data))
+    state, _ = jax.jit(lambda data: train(jax.random.key(0), agent, mixture, ENV, PLAN, data))(begun)
+    assert int(state.agent.num_updates) == 10 + 3 * 2
+    memories = [
+        jb.host.gather_all(part, rows).extras["carry"]
+        for part, rows in zip(mixture.buffers, state.buffer.parts, strict=True)
+    ]
+    assert [any(np.any(leaf) for leaf in jax.tree.leaves(memory)) for memory in memories] == [True, False]
 
 
 def test_an_agent_goes_on_as_it_is():
