@@ -30,8 +30,7 @@ Differences from PyTorchRL:
 * Divergences are computed between Gaussians, and each divergence changes only its own multiplier.
 * Mean and variance are decoupled.
 * The discrete E-step is weighted by the target policy.
-* Sampled and replayed actions have the same units.
-* Importance weights enter every loss.
+* Sampled and replayed actions have the same units. Importance weights enter every loss.
 * Temperature and multipliers are trained by gradients, like the networks, and not by a separate solver. Multipliers
   begin above 0, and Adam steps them.
 * `polyak` is 0.995, as in PyTorchRL's factory. PyTorchRL's class has 1, which would never move the targets.
@@ -164,9 +163,9 @@ class MPO(StochasticAgent, Component):
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
         require_number(self, "polyak", self.polyak, 0, 1)
+        numbers = ("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance")
         for name, value in vars(self).items():
-            is_number = name.startswith(("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance"))
-            if is_number and not (name in OPTIONAL and value is None):
+            if name.startswith(numbers) and not (name in OPTIONAL and value is None):
                 require_number(self, name, value, 0)
         require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("MPO", "penalized", self.penalized)
