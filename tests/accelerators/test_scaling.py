@@ -68,7 +68,7 @@ def test_numbers_cross_together(kind, name):
             start_steps=20 * count,
             update_every=count,
             num_updates=1,
-            mini_batch_size=2 * count,
+            mini_batch_size=3 * count,
             test_every=0,
         )
         plan = parallel.on_mesh(mesh, plan, agent, buffer)

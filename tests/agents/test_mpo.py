@@ -167,7 +167,11 @@ def test_passes_step_the_policy_over_fixed_candidates(name):
 @pytest.mark.parametrize("name", ["mpo", "mpo_discrete"])
 def test_every_hyper_parameter_takes_effect(name):
     agent = AGENTS[name](max_multiplier=5.0)
-    unused = ("kl_constraint",) if name == "mpo" else ("kl_mean", "kl_variance", "penalty", "initial_variance")
+    unused = (
+        ("noise", "kl_constraint")
+        if name == "mpo"
+        else ("noise", "kl_mean", "kl_variance", "penalty", "initial_variance")
+    )
     leaves = {key: value for key, value in jb.parameters(agent).items() if not key.startswith(unused)}
     changed = {"polyak": 0.5, "target_update_interval": 2, "max_grad_norm": 1e-9, "max_multiplier": 0.1}
     table = {
