@@ -20,6 +20,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from support.lowering import reuse_contexts
 
 # Behind `nohup`, and in the background of a script, these are ignored; processes that tests start would do so too.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -29,6 +30,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # for tests of what is split over devices
+reuse_contexts()
 
 
 def pytest_collection_finish() -> None:
