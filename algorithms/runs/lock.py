@@ -1,10 +1,12 @@
-"""One process at a time may write to the folder of a run."""
+"""One process at a time may write to the folder of a run, and all processes of one job must see the same folder."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import secrets
+import time
 import warnings
 from collections.abc import Generator
 from pathlib import Path
@@ -15,12 +17,16 @@ except ImportError:  # on Windows, where folders are not locked
     fcntl = None
 
 NAME = "lock"
+PATIENCE = 60  # seconds until another computer must see what one has written to a disk that they share
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def lock(folder: Path) -> Generator[None]:
+def lock(folder: Path) -> Generator[str]:
     """Hold the lock of a folder; the operating system frees it when the process ends, however it ends.
+
+    Yields:
+        what is written in the lock, and was never written in another one.
 
     Raises:
         ValueError: when another process holds the lock.
@@ -29,10 +35,36 @@ def lock(folder: Path) -> Generator[None]:
     try:
         _acquire(descriptor, folder)
         os.truncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-        yield
+        text = f"{os.getpid()} {secrets.token_hex(8)}\n"
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)  # for other computers
+        yield text
     finally:
         os.close(descriptor)
+
+
+def require_seen(folder: Path, text: str) -> None:
+    """Refuse a folder that is not the one whose lock another process of this job holds.
+
+    Args:
+        folder: as this process sees it.
+        text: what is written in the lock.
+    """
+    until = time.monotonic() + PATIENCE
+    while _written(folder) != text:
+        if time.monotonic() > until:
+            raise ValueError(
+                f"{folder} is another folder here than in process 0: what that process has written there cannot be "
+                "read here; put the run on a disk that all processes share."
+            )
+        time.sleep(0.1)
+
+
+def _written(folder: Path) -> str:
+    try:
+        return (folder / NAME).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _acquire(descriptor: int, folder: Path) -> None:
@@ -41,7 +73,7 @@ def _acquire(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+        holder = next(iter(os.read(descriptor, 20).decode(errors="replace").split()), "unknown")
         raise ValueError(
             f"{folder} is in use by another process (number {holder}), and only one may write to a run; "
             "wait for it to end, or stop it."

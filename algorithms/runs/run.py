@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -53,10 +53,12 @@ def start(
     kept = kept_options(options._asdict())
     options = options.of_process()
     run_folder = RunFolder(folder)
+    _require_same_job("start", run_folder)
     run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
         # Refuse what is wrong before anything is written.
-        settings, programs = _prepared("start", run_folder, lambda: complete(settings), options, kept)
+        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
+        programs = _prepared(settings, options, kept)
         like, state = programs.shapes(), None
         if start_from is None:
             run_folder.create(settings, kept._asdict())
@@ -98,15 +100,11 @@ def resume(
             there is not enough memory.
     """
     run_folder, options = RunFolder(folder), options.of_process()
+    _require_same_job("resume", run_folder)
     with run_folder.lock(), guarded(options) as stops:
-        settings = run_folder.settings()
-        kept = kept_options(run_folder.options(), options._asdict())
-        run_folder.metrics()  # refuses metrics that could not be drawn at the end
-        num_devices = devices.on_resume(settings) if num_devices is None else num_devices
         changes = {"total_steps": total_steps, "devices": num_devices}
-        given = {name: value for name, value in changes.items() if value is not None}
-        settings = dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, **given))
-        settings, programs = _prepared("resume", run_folder, lambda: settings, options, kept)
+        settings, kept = processes.all_or_none(processes.job(), lambda: _to_resume(run_folder, options, changes))
+        programs = _prepared(settings, options, kept)
         state, progress = None, Progress()
         if run_folder.has_checkpoint:
             packed, saved = run_folder.restore(programs.saved.shapes, furthest=True)
@@ -154,11 +152,13 @@ def fork(
         ValueError: also when the settings do not fit the state.
     """
     origin, run_folder = RunFolder(source), RunFolder(folder)
+    _require_same_job("fork", run_folder)
     run_folder.require_new()
     kept = kept_options(origin.options(), options._asdict())
     options = options.of_process()
     with guarded(options) as stops:
-        settings, programs = _prepared("fork", run_folder, lambda: complete(settings), options, kept)
+        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
+        programs = _prepared(settings, options, kept)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), programs.saved)
         with contextlib.closing(programs):
             state = programs.adopt(agent, buffer, progress.iteration)
@@ -179,24 +179,40 @@ def restore(folder: str | os.PathLike[str]) -> TrainState:
     return jax.tree.map(lambda leaf: leaf[None], state) if settings.num_seeds == 1 else state
 
 
-def _prepared(
-    command: str, folder: RunFolder, read: Callable[[], Settings], options: Options, kept: Kept
-) -> tuple[Settings, Programs]:
-    """Return the settings of a run and its programs.
+def _require_same_job(command: str, folder: RunFolder) -> None:
+    """Refuse processes that were told to do different things, before any of them waits for what another never does."""
+    _require_same({"command": command, "folder": str(folder.path)})
+
+
+def _to_resume(folder: RunFolder, options: Options, changes: Mapping[str, int | None]) -> tuple[Settings, Kept]:
+    """Return the settings of a run that is continued, and the options that stay with it.
+
+    Args:
+        folder: of the run.
+        options: what does not change the outcome.
+        changes: values of the plan that differ from now on; None where the run keeps its own, or for `devices`, where
+            they follow from the devices that are there.
+    """
+    settings = folder.settings()
+    kept = kept_options(folder.options(), options._asdict())
+    folder.metrics()  # refuses metrics that could not be drawn at the end
+    if changes["devices"] is None:
+        changes = {**changes, "devices": devices.on_resume(settings)}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, **given)), kept
+
+
+def _prepared(settings: Settings, options: Options, kept: Kept) -> Programs:
+    """Return the programs of a run.
 
     Refuse what is wrong or too large, and settings that are not the same in all processes that train the run.
 
     Args:
-        command: what is done with the run.
-        folder: of the run.
-        read: returns the settings.
+        settings: of the run.
         options: what does not change the outcome.
         kept: the options that stay with the run.
     """
-    job = processes.job()
-    settings = processes.all_or_none(job, read)
-    others = {"command": command, "folder": str(folder.path), "final_episodes": kept.final_episodes}
-    _require_same(others | settings.to_dict())
+    _require_same({"final_episodes": kept.final_episodes, **settings.to_dict()})
 
     def compiled() -> Programs:
         devices.check(settings)
@@ -204,7 +220,7 @@ def _prepared(
         memory_need.check(programs.shapes())
         return programs
 
-    return settings, processes.all_or_none(job, compiled)
+    return processes.all_or_none(processes.job(), compiled)
 
 
 def _require_same(values: Mapping[str, Any]) -> None:

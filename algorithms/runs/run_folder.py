@@ -71,14 +71,17 @@ class RunFolder(RunPaths):
         kept = own_environment.keep(settings.environment, self.path)
         with contextlib.ExitStack() as stack:
 
-            def make() -> None:
+            def make() -> str:
                 durable.make_folder(aside.path.absolute())
-                stack.enter_context(run_lock.lock(aside.path))
+                text = stack.enter_context(run_lock.lock(aside.path))
+                stack.callback(durable.remove_folder, aside.path)  # unless it gets its name in the end
                 durable.remove_folder(aside._checkpoint)  # a killed process may have left it
+                return text
 
             try:
                 self.require_new()
-                processes.on_first(processes.job(), make)
+                text = processes.on_first(processes.job(), make)
+                processes.all_or_none(processes.job(), lambda: run_lock.require_seen(aside.path, text))
                 aside.change_settings(settings)
                 aside.change_options({**(options or {}), **kept})
                 if begun is not None:
@@ -101,13 +104,15 @@ class RunFolder(RunPaths):
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from writing to the folder; raise `ValueError` if one does."""
-        self._require_settings()
+        processes.all_or_none(processes.job(), self._require_settings)
         return self._locked()
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
+        job = processes.job()
         with contextlib.ExitStack() as stack:
-            processes.on_first(processes.job(), lambda: stack.enter_context(run_lock.lock(self.path)))
+            text = processes.on_first(job, lambda: stack.enter_context(run_lock.lock(self.path)))
+            processes.all_or_none(job, lambda: run_lock.require_seen(self.path, text))
             yield
 
     @processes.by_first
