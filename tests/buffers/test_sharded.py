@@ -9,39 +9,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support import helpers, registry
 from support.mesh import AXIS, on_devices
+from support.shards import COLUMNS, D, K, N, T, masks, priorities, rows
 
 import jaxrl_buffers as jb
 from jaxrl_buffers.storage import ring
-
-D, N, T, K = 4, 8, 6, 9  # devices, environments of all of them, rows of the ring, rows that are added
-COLUMNS = P(None, AXIS)
-
-
-def rows(seed: int, num_rows: int = K) -> jb.Transition:
-    """Return a chunk `[K, N]` whose observations are random numbers, with episodes of random lengths."""
-    rng = np.random.default_rng(seed)
-    shape = (num_rows, N)
-    obs = rng.normal(size=shape).astype(np.float32)
-    return jb.Transition(
-        obs=obs,
-        action=np.zeros(shape, np.int32),
-        reward=rng.normal(size=shape).astype(np.float32),
-        terminated=rng.random(shape) < 0.2,
-        truncated=rng.random(shape) < 0.1,
-        next_obs=obs,
-    )
-
-
-def priorities(seed: int) -> np.ndarray:
-    """Return priorities `[K, N]` that differ by orders of magnitude from one device to the next."""
-    values = np.random.default_rng(seed).exponential(size=(K, N))
-    return (values * np.repeat(10.0 ** np.array([-2, 0, 3, 1]), N // D)).astype(np.float32)
-
-
-def masks(seed: int, lockstep: bool) -> np.ndarray | None:
-    """Return which rows are written `[K, N]`: on some devices few, on one of them none."""
-    share = np.repeat([0.9, 0.15, 0.5, 0.0], N // D)
-    return None if lockstep else np.random.default_rng(seed).random((K, N)) < share
 
 
 def every_start(buffer, state, key, progress):
@@ -176,73 +147,25 @@ def test_samples_have_the_weights_that_were_checked():
         assert all(not np.array_equal(positions[0], positions[d]) for d in range(1, D))
 
 
-def test_new_rows_get_the_largest_priority_of_all_devices():
-    buffer = jb.Sharded(jb.prioritized(T, N // D, alpha=0.3), AXIS)
+@pytest.mark.parametrize("view", ["single", "hindsight"])
+def test_devices_with_the_same_rows_and_the_same_key_have_different_samples(view):
+    """Where nothing but the device differs: the starts that `sample` draws, and the goals that `read` draws."""
+    buffer = jb.Sharded(registry.BUFFERS["hindsight" if view == "hindsight" else "uniform"](8, 2), AXIS)
+    chunk = helpers.stack([[helpers.transition(8 * env + row) for env in range(2)] for row in range(8)])
 
-    def twice(chunk, given):
-        state = buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk))
-        state = buffer.add(state, jax.tree.map(lambda leaf: leaf[:3], chunk), priorities=given[:3])
-        return buffer.add(state, jax.tree.map(lambda leaf: leaf[3:5], chunk)).sampler.tree.leaves
+    def drawn(chunk, key):
+        state = buffer.add(buffer.init(helpers.EXAMPLE), chunk)
+        sample = buffer.sample(state, key, 16)
+        if view == "single":
+            return sample.handle.position
+        starts = jnp.arange(16, dtype=jnp.int32)
+        handle = ring.handles_of(state.storage, starts, jnp.ones_like(starts, bool))
+        return jnp.stack(
+            [leaf.reshape(16, -1)[:, 0] for leaf in jax.tree.leaves(buffer.read(state, handle, key).batch.obs)]
+        )
 
-    leaves = np.asarray(on_devices(twice, D, COLUMNS, COLUMNS)(rows(0), priorities(0)))
-    first, new = (leaves[:, begin * 2 : end * 2] for begin, end in ((0, 3), (3, 5)))
-    np.testing.assert_array_equal(new, first.max())
-    assert (first.max(axis=1) < first.max()).sum() == D - 1
-
-
-@pytest.mark.parametrize("progress", [0.0, 0.3, 0.9])
-def test_recency_counts_the_slots_of_all_devices(progress):
-    sampler = jb.Recent(eta=0.998, c_min=13.0)
-    buffer = jb.ReplayBuffer(sampler, length=50, num_envs=2)
-
-    def window(buffer, state):
-        return sampler_of(buffer).window(state.sampler, state.storage, buffer.window(state), progress).oldest
-
-    def sampler_of(buffer):
-        return buffer.local.sampler.sampler if isinstance(buffer, jb.Sharded) else buffer.sampler
-
-    def filled(buffer):
-        state = buffer.init(helpers.EXAMPLE)
-        storage = state.storage._replace(size=jnp.full_like(state.storage.size, 47), head=state.storage.head + 47)
-        return window(buffer, state._replace(storage=storage))
-
-    whole = filled(buffer.replace(num_envs=2 * D))
-    of_devices = on_devices(lambda: filled(jb.Sharded(buffer, AXIS)), D)()
-    np.testing.assert_array_equal(of_devices, int(whole))
-
-
-def test_numbers_are_those_of_all_devices():
-    buffer = jb.Sharded(jb.ReplayBuffer(length=T, num_envs=N // D, lockstep=False), AXIS)
-    mask = masks(0, lockstep=False)[:T]
-
-    def counted(chunk, mask):
-        state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk, mask=mask)
-        enough = buffer.can_sample(state, 1), buffer.can_sample(state, 1_000)
-        return buffer.num_valid(state), buffer.size(state), *enough
-
-    num_valid, size, *enough = on_devices(counted, D, COLUMNS, COLUMNS)(rows(0, T), mask)
-    stored = int(mask.sum())
-    assert num_valid.tolist() == size.tolist() == [stored] * D
-    assert np.all(enough[0])
-    assert not np.any(enough[1])
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_statistics_are_those_of_all_devices(is_empty):
-    buffer = jb.ReplayBuffer(jb.Prioritized(), jb.NStep(n=2), length=T, num_envs=N, lockstep=False, keep_episodes=True)
-    mask = masks(0, lockstep=False)[:T] & (not is_empty)
-
-    def described(buffer, chunk, given, mask):
-        state = buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk))
-        return buffer.stats(buffer.add(state, chunk, priorities=given, mask=mask))
-
-    inputs = rows(0, T), priorities(0)[:T], mask
-    part = jb.Sharded(buffer.replace(num_envs=N // D), AXIS)
-    of_devices = on_devices(lambda *args: described(part, *args), D, COLUMNS, COLUMNS, COLUMNS)(*inputs)
-    whole = described(buffer, *inputs)
-    assert of_devices.keys() == whole.keys()
-    for name, value in whole.items():
-        np.testing.assert_allclose(of_devices[name], np.full(D, value), rtol=1e-6, err_msg=name)
+    found = np.asarray(on_devices(drawn, D, P(), P())(chunk, jax.random.key(0)))
+    assert len(np.unique(found.reshape(D, -1), axis=0)) == D
 
 
 def test_weights_of_a_batch_are_refused():
