@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -106,7 +107,7 @@ def resume(
         settings, kept = processes.all_or_none(processes.job(), lambda: _to_resume(run_folder, options, changes))
         programs = _prepared(settings, options, kept)
         state, progress = None, Progress()
-        if run_folder.has_checkpoint:
+        if processes.on_first(processes.job(), lambda: run_folder.has_checkpoint):
             packed, saved = run_folder.restore(programs.saved.shapes, furthest=True)
             state, progress = programs.saved.unpack(packed), Progress.of(saved)
         go_on(run_folder, settings, progress, options, kept)
@@ -121,8 +122,7 @@ def go_on(folder: RunFolder, settings: Settings, progress: Progress, options: Op
     """Prepare the folder of a run to be continued from `progress`; the settings may have a new budget."""
     plan = settings.plan
     check_total(folder, plan, progress.steps(plan))
-    if settings != folder.settings():
-        folder.change_settings(settings)
+    folder.keep_settings(settings)
     folder.keep_metrics(progress.steps(plan), plan.updates(progress.iteration))
     if options.log is not None:
         folder.change_options({**folder.options(), "log": kept.log})
@@ -212,7 +212,7 @@ def _prepared(settings: Settings, options: Options, kept: Kept) -> Programs:
         options: what does not change the outcome.
         kept: the options that stay with the run.
     """
-    _require_same({"final_episodes": kept.final_episodes, **settings.to_dict()})
+    _require_same(kept._asdict() | settings.to_dict())
 
     def compiled() -> Programs:
         devices.check(settings)
@@ -229,7 +229,8 @@ def _require_same(values: Mapping[str, Any]) -> None:
     Args:
         values: values that JSON can express, by name.
     """
-    first, *others = processes.gather(processes.job(), dict(values))
+    own = json.loads(json.dumps(dict(values)))  # tuples become lists, as in what the others give
+    first, *others = processes.gather(processes.job(), own)
     for process, other in enumerate(others, 1):
         if names := differing(first, other):
             raise ValueError(

@@ -118,6 +118,19 @@ class RunFolder(RunPaths):
     @processes.by_first
     def change_settings(self, settings: Settings) -> None:
         """Write the settings of the run."""
+        self._write_settings(settings)
+
+    @processes.by_first
+    def keep_settings(self, settings: Settings) -> None:
+        """Write the settings of the run if those in the folder differ.
+
+        Only process 0 compares them. A slower process might compare them when they are written, and then wait for
+        something else than process 0 does.
+        """
+        if settings != self.settings():
+            self._write_settings(settings)
+
+    def _write_settings(self, settings: Settings) -> None:
         durable.write_text(self._config, json.dumps(settings.to_dict(), indent=2) + "\n")
 
     @processes.by_first

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
+import time
 
 import pytest
 from support.processes import in_all
 
 from algorithms.runs import lock, presets, run
+from algorithms.runs.options import Kept, Options
+from algorithms.runs.progress import Progress
 from algorithms.runs.run_folder import RunFolder
 from jaxrl_buffers import _processes as processes
 
@@ -92,3 +96,33 @@ def test_processes_with_different_commands_end_before_one_waits_for_another(in_j
     for error in in_job(lambda index: run.start(SETTINGS, disks[index] / "new")):
         assert "process 1 was started with other values than process 0: folder" in str(error)
     assert sorted(folder.iterdir()) == before
+
+
+def test_a_slow_process_makes_the_same_calls_as_process_0(in_job, disks):
+    """Process 0 may have written a new budget before another process looks at the old one."""
+    RunFolder(disks[0] / "run").create(SETTINGS)
+    old = (disks[0] / "run" / "config.json").read_text()
+    more = dataclasses.replace(SETTINGS, plan=dataclasses.replace(SETTINGS.plan, total_steps=99_000))
+
+    class Slow(RunFolder):
+        def settings(self):
+            until = time.monotonic() + 1
+            while (self.path / "config.json").read_text() == old and time.monotonic() < until:
+                time.sleep(0.01)
+            return super().settings()
+
+    def gone_on(index):
+        folder = (RunFolder, Slow)[index](disks[0] / "run")
+        run.go_on(folder, more, Progress(), Options(), Kept())
+        return processes.gather(processes.job(), index)
+
+    assert in_job(gone_on) == [[0, 1], [0, 1]]
+    assert RunFolder(disks[0] / "run").settings() == more
+
+
+def test_processes_with_other_options_end(in_job):
+    """Options are compared as they are saved. Equal ones pass, whether they came as a tuple or a list."""
+    logs = [(), []]
+    assert in_job(lambda index: run._require_same({"log": logs[index]})) == [None, None]
+    for error in in_job(lambda index: run._require_same(Kept(checkpoint_seconds=index)._asdict())):
+        assert "other values than process 0: checkpoint_seconds" in str(error)
