@@ -77,11 +77,17 @@ def plain(folder):
 
 
 def four_processes(folder, output):
-    """Resume a finished run with more processes and a new budget."""
-    with started(4, output, "--resume", folder, "--total-steps", 6800) as processes:
-        assert exit_codes(processes) == [0] * 4, outputs(output)
-    assert "after 6,800 steps" in outputs(output)[0]
+    """Resume a finished run with more processes and a new budget, kill one of them, and finish with one process."""
+    with started(4, output, "--resume", folder, "--total-steps", 8080) as processes:
+        wait_for(output, "steps/s")
+        processes[np.random.default_rng().integers(4)].kill()
+        begun = time.monotonic()
+        assert all(exit_codes(processes)), outputs(output)
+        assert time.monotonic() - begun < ENDING
     assert len(list(next(reversed(sorted((folder / "checkpoint").iterdir()))).glob("arrays*"))) == 4
+    result = run.resume(folder, run.Options(final_episodes=2))
+    assert (result["steps"], run.RunFolder(folder).settings().plan.devices) == (8080, 4)
+    assert (folder / "metrics.jsonl").read_text().count("\n") == 5
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
