@@ -149,6 +149,8 @@ def test_a_choice_is_marked_by_one_true():
     np.testing.assert_array_equal(spaces.encode(SHOWN["choice"][0], np.array([-1, 2])), np.eye(4)[[0, 3]].astype(bool))
     found = spaces.encode(SHOWN["choices"][0], np.array([[2, 0]]))
     np.testing.assert_array_equal(found, [[False, False, True, True, False]])
+    later = gymnasium.spaces.MultiDiscrete([3, 2], start=[5, -1])
+    np.testing.assert_array_equal(spaces.encode(later, np.array([[7, -1]])), found)
 
 
 def test_actions_in_our_terms():
