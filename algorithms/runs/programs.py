@@ -13,7 +13,7 @@ import numpy as np
 
 from algorithms.environments import Environment
 from algorithms.environments.goals import Goal
-from algorithms.runs import data_set
+from algorithms.runs import data_set, pace
 from algorithms.runs._member import Member, Own
 from algorithms.runs.build import Experiment, build
 from algorithms.runs.host_loop import HostLoop
@@ -42,6 +42,7 @@ class Programs(NamedTuple):
     join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # the opposite of `split`
     goal: Goal | None = None  # of the environment
     keeps_episodes: bool = True  # whether the state holds the environments, too
+    most_iterations: int | None = None  # that should be made at a time; see `pace`
     end: Callable[[], None] = lambda: None  # ends what is left running
 
     def shapes(self) -> Any:
@@ -128,6 +129,7 @@ def _in_program(points: Sequence[Settings], member: Member, own: Own, way: Way) 
         split=lambda state: way.apart(state, num_seeds),
         join=lambda states: way.joined(states, num_seeds),
         goal=member.env.goal,
+        most_iterations=pace.most_iterations(member.agent, member.buffer, like, member.plan),
     )
 
 

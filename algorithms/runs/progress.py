@@ -41,15 +41,19 @@ class Progress(NamedTuple):
         offline = seconds if self.iteration < plan.offline_updates else 0.0
         return Progress(self.iteration + num_iterations, self.seconds + seconds, self.offline_seconds + offline)
 
-    def chunk(self, plan: Plan) -> int:
+    def chunk(self, plan: Plan, most: int | None = None) -> int:
         """Return the number of iterations in the next chunk.
 
-        There are about ten chunks between two evaluations, and no chunk goes past an evaluation.
+        There are about ten chunks between two evaluations, and more if a chunk would have more than `most` iterations.
+        No chunk goes past an evaluation.
         """
         tested, next_test = plan.interval(self.iteration)
         interval = next_test - tested
         # Parts are equal, so that they share one program. A run whose budget was changed may be inside a part.
         part = next(interval // parts for parts in (10, 8, 12, 5, 4, 3, 2, 1) if interval % parts == 0)
+        if most is not None and part > most:
+            # If no part of about this size is equal to all others, one program more is compiled for the last one.
+            part = next((size for size in range(most, most // 4, -1) if interval % size == 0), most)
         return min(part, next_test - self.iteration)
 
     def summary(self, plan: Plan, num_seeds: int) -> dict[str, Any]:

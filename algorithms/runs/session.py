@@ -163,7 +163,7 @@ class _Session:
     def _advance(self, state: TrainState) -> tuple[TrainState, Metrics | None]:
         """Run one chunk, and the evaluation after it if one is due."""
         plan, programs, before = self._plan, self._programs, self._progress
-        chunk = before.chunk(plan)
+        chunk = before.chunk(plan, programs.most_iterations)
         compiled = programs.run(chunk, phase_of(plan, before.iteration))
         begun = time.monotonic()
         state = jax.block_until_ready(compiled(state))

@@ -110,12 +110,15 @@ def test_settings_survive_json():
         assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
-def test_chunks_never_cross_an_evaluation():
+@pytest.mark.parametrize("most", [None, 3, 1])
+def test_chunks_never_cross_an_evaluation(most):
     for total, every in ((300, 80), (61 + 4 * 97, 28), (64, 0)):
         plan = dataclasses.replace(PLAN, num_envs=1, total_steps=total - total % 4, test_every=every)
         iteration, tests = 0, []
         while iteration < plan.num_iterations:
-            iteration += Progress(iteration).chunk(plan)
+            chunk = Progress(iteration).chunk(plan, most)
+            assert 1 <= chunk <= (most or plan.num_iterations)
+            iteration += chunk
             if iteration % plan.iterations_per_test == 0 or iteration == plan.num_iterations:
                 tests.append(iteration)
         assert iteration == plan.num_iterations
