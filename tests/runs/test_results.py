@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from support.kept_results import keep
@@ -19,6 +20,13 @@ ROOT = Path(__file__).parents[2]
 GROUPS = read_rows(ROOT / "results" / "rows.yaml")
 ALL = [row for group in GROUPS for row in group.rows]
 DONE = [row for row in ALL if (ROOT / "results" / f"{row.file_name}.json").exists()]
+
+
+@pytest.fixture(autouse=True)
+def mixed_ranks():
+    """Reacher-misc and Swimmer-misc of gymnax mix ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def test_every_command_is_understood_and_every_preset_has_a_row():
