@@ -17,9 +17,13 @@ HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Generator[dict[str, ZippedArray]]:
-    """Open a `.npz` file, and yield its arrays by their names."""
-    with zipfile.ZipFile(path) as archive:
-        yield {name.removesuffix(SUFFIX): ZippedArray(archive, name) for name in archive.namelist()}
+    """Open a `.npz` file, and yield its arrays by their names. The file is closed afterwards, whatever happens."""
+    with contextlib.ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        arrays = {}
+        for name in archive.namelist():
+            arrays[name.removesuffix(SUFFIX)] = stack.enter_context(contextlib.closing(ZippedArray(archive, name)))
+        yield arrays
 
 
 class ZippedArray:
@@ -53,12 +57,17 @@ class ZippedArray:
         self._last = rows[-1:].copy() if len(rows) else None
         return rows
 
+    def close(self) -> None:
+        """Read no more. Until all arrays are closed, the file stays open."""
+        self._stream.close()
+
     def _begun(self) -> tuple[IO[bytes], int]:
         """Open the array before its first row, and read what is known of it."""
         stream = self._archive.open(self._member)
         try:
             self.shape, self._is_fortran, self.dtype = HEADERS[np.lib.format.read_magic(stream)](stream)
         except (ValueError, KeyError) as error:
+            stream.close()
             raise ValueError(f"{self._member} is no array of NumPy: {error}") from None
         return stream, 0
 

@@ -36,7 +36,7 @@ from algorithms.training.suggestions import round_up
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, OnPolicyAgent
 from algorithms.wrappers.data_parallel import DataParallel
-from jaxrl_buffers import Mixture, MixtureState, ReplayState, shard
+from jaxrl_buffers import Mixture, MixtureState, ReplayState, Rollout, shard
 from jaxrl_buffers.types import PyTree
 
 SEEDS = "seeds"  # the mesh axis over which seeds are split
@@ -97,7 +97,9 @@ def on_mesh(mesh: Mesh, plan: Plan, agent: Agent, buffer: Buffer) -> Plan:
     An error names the nearest numbers that they divide.
     """
     plan = dataclasses.replace(plan, devices=mesh.shape[AXIS])
-    plan.check_buffer(buffer, by_columns=isinstance(agent, OnPolicyAgent) and agent.learns_from_columns)
+    # Python 3.11 takes only wrappers of an on-policy agent for one. Later versions do not ask the agent inside.
+    is_on_policy = isinstance(buffer, Rollout) and isinstance(agent, OnPolicyAgent)
+    plan.check_buffer(buffer, by_columns=is_on_policy and agent.learns_from_columns)
     check(buffer, plan)
     return plan
 
