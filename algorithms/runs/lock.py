@@ -18,6 +18,7 @@ except ImportError:  # on Windows, where folders are not locked
 
 NAME = "lock"
 PATIENCE = 60  # seconds until another computer must see what one has written to a disk that they share
+_OWN = secrets.token_hex(8)  # no other process, on whatever computer, writes this
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -26,7 +27,7 @@ def lock(folder: Path) -> Generator[str]:
     """Hold the lock of a folder; the operating system frees it when the process ends, however it ends.
 
     Yields:
-        what is written in the lock, and was never written in another one.
+        what is written in the lock. No other process writes the same.
 
     Raises:
         ValueError: when another process holds the lock.
@@ -35,7 +36,7 @@ def lock(folder: Path) -> Generator[str]:
     try:
         _acquire(descriptor, folder)
         os.truncate(descriptor, 0)
-        text = f"{os.getpid()} {secrets.token_hex(8)}\n"
+        text = f"{os.getpid()} {_OWN}\n"
         os.write(descriptor, text.encode())
         os.fsync(descriptor)  # for other computers
         yield text

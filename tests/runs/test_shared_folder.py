@@ -62,6 +62,7 @@ def test_a_run_is_not_resumed_where_a_process_does_not_find_it(in_job, disks):
 def test_a_run_is_not_resumed_where_a_process_has_a_copy_of_it(in_job, disks):
     RunFolder(disks[0] / "run").create(SETTINGS)
     shutil.copytree(disks[0] / "run", disks[1] / "run")
+    (disks[1] / "run" / lock.NAME).write_text("1 of an earlier process\n")
 
     def locked(index):
         with RunFolder(disks[index] / "run").lock():
