@@ -98,8 +98,8 @@ def on_mesh(mesh: Mesh, plan: Plan, agent: Agent, buffer: Buffer) -> Plan:
     """
     plan = dataclasses.replace(plan, devices=mesh.shape[AXIS])
     # Python 3.11 takes only wrappers of an on-policy agent for one. Later versions do not ask the agent inside.
-    is_on_policy = isinstance(buffer, Rollout) and isinstance(agent, OnPolicyAgent)
-    plan.check_buffer(buffer, by_columns=is_on_policy and agent.learns_from_columns)
+    by_columns = isinstance(buffer, Rollout) and isinstance(agent, OnPolicyAgent) and agent.learns_from_columns
+    plan.check_buffer(buffer, by_columns=by_columns)
     check(buffer, plan)
     return plan
 
