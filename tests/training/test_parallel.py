@@ -150,3 +150,9 @@ def test_what_does_not_divide_is_refused():
             parallel.check(shared, dataclasses.replace(PLAN, devices=8))
     assert Plan(4_000, devices=8).num_envs == 8
     assert Plan(4_800, num_envs=12, devices=6).mini_batch_size == 66
+
+
+def test_only_a_rollout_asks_for_an_on_policy_agent(monkeypatch):
+    """Since Python 3.12, every wrapper looks like one. Here, everything does."""
+    monkeypatch.setattr(parallel, "OnPolicyAgent", object)
+    assert parallel.on_mesh(parallel.make_mesh(2), PARTS["sac"][3], *PARTS["sac"][:2]).devices == 2
