@@ -97,7 +97,7 @@ def on_mesh(mesh: Mesh, plan: Plan, agent: Agent, buffer: Buffer) -> Plan:
     An error names the nearest numbers that they divide.
     """
     plan = dataclasses.replace(plan, devices=mesh.shape[AXIS])
-    # Since Python 3.12, `isinstance` takes every wrapper for an on-policy agent, so only ask it where there is a rollout.
+    # Since Python 3.12, `isinstance` takes every wrapper for an on-policy agent, so only a rollout may ask it.
     by_columns = isinstance(buffer, Rollout) and isinstance(agent, OnPolicyAgent) and agent.learns_from_columns
     plan.check_buffer(buffer, by_columns=by_columns)
     check(buffer, plan)
