@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,13 @@ def test_no_test_imports_from_another_one():
     found = {path.name: [name for name in imported(path) if ".test_" in f".{name}"] for path in tests}
     assert {name: others for name, others in found.items() if others} == {}
     assert len(found) > 100
+
+
+def test_names_of_tests_say_what_is_tested():
+    """Numbers of findings, or of rows of a table, mean nothing to those who do not have that list."""
+    names = [name for path in FILES for name, _ in functions(path) if name.startswith("test_")]
+    assert [name for name in names if re.match(r"test_(rows?|finding|s)_?\d+", name)] == []
+    assert len(names) > 1_000
 
 
 class Class(NamedTuple):

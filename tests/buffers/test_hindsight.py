@@ -63,7 +63,7 @@ def filled():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_rows_31_and_33_goals_are_of_the_right_episode_environment_and_time(strategy):
+def test_goals_are_of_the_right_episode_environment_and_time(strategy):
     """Every goal that may be chosen is, equally often; no other one ever."""
     view = jb.Hindsight(achieved="next_obs.x", relabel=relabel, strategy=strategy, ratio=1.0)
     buffer, state, model = filled()

@@ -77,7 +77,7 @@ def positions(buffer, state, progress, batch_size=256):
 
 
 @pytest.mark.parametrize("inside", [jb.Uniform("stratified"), jb.Prioritized()])
-def test_rows_27_and_28_only_the_newest_rows_are_drawn_also_after_a_wrap(inside):
+def test_only_the_newest_rows_are_drawn_also_after_a_wrap(inside):
     """Capacity 8, 12 inserts, c = 2: rows 10 and 11. Fewer rows than `c_min`: everything."""
     for num_rows in (6, 9, 12, 15, 24):
         buffer, state = filled(jb.Recent(inside, eta=0.9, c_min=2.0), num_rows)

@@ -80,7 +80,7 @@ def test_uneven_environments_count_by_their_starts(method):
 
 @pytest.mark.parametrize("method", ["independent", "stratified", "distinct"])
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_rows_10_and_11_sequences_start_at_every_period(method, lockstep):
+def test_sequences_start_at_every_period(method, lockstep):
     """Of a ring of 9 rows that hold 5..13, and, with cursors of their own, another one that holds 0..4."""
     view = jb.Sequence(2, period=3)
     buffer, state = number_buffer(9, 2, view=view, sampler=jb.Uniform(method), lockstep=lockstep)
