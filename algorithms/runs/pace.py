@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import jax
+from jax.tree_util import GetAttrKey
 
 from algorithms.training.learning import Buffer
 from algorithms.training.plan import Plan
-from algorithms.types import Agent
+from algorithms.types import Agent, WrapperAgent
 from algorithms.wrappers.recurrence import Recurrent
+from jaxrl_buffers import Mixture, ReplayBuffer
 from jaxrl_buffers.types import PyTree
 
 MOST_OPERATIONS = 1e11  # of floating-point numbers: one to five seconds on a core
@@ -33,14 +35,12 @@ def most_iterations(agent: Agent, buffer: Buffer, states: PyTree, plan: Plan) ->
 
 def _num_steps(agent: Agent, buffer: Buffer) -> int:
     """Return the number of steps through which an agent with a memory goes for each start of a batch."""
-    inner = agent
-    while not isinstance(inner, Recurrent):
-        inner = getattr(inner, "agent", None)
-        if inner is None:
-            return 1
-    return getattr(getattr(buffer, "view", None), "span", 1)
+    if isinstance(agent, Recurrent):
+        buffers = buffer.buffers if isinstance(buffer, Mixture) else (buffer,)
+        return max(one.view.span if isinstance(one, ReplayBuffer) else 1 for one in buffers)
+    return _num_steps(agent.agent, buffer) if isinstance(agent, WrapperAgent) else 1
 
 
 def _num_parameters(states: PyTree) -> int:
-    paths = jax.tree_util.tree_leaves_with_path(states)
-    return sum(leaf.size for path, leaf in paths if any(getattr(key, "name", "") == "params" for key in path))
+    params = GetAttrKey("params")
+    return sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(states) if params in path)

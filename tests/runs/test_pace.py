@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import jaxrl_buffers as jb
+from algorithms import DDQN, Discrete, Normalized, Plan, Recurrent, Torso
 from algorithms.runs import command_line, pace
 from algorithms.runs.build import complete
 from algorithms.runs.programs import compile_programs
@@ -25,6 +29,19 @@ def test_a_memory_is_trained_in_small_parts():
     chunk, usual = first_chunk(SLOW)
     assert usual == 500
     assert 2 <= chunk <= 20
+
+
+def test_a_data_set_beside_the_run_changes_nothing(monkeypatch):
+    """A batch of a mixture has as many samples as one of a single buffer, and they are as long."""
+    monkeypatch.setattr(pace.jax, "default_backend", lambda: "cpu")
+    agent = Normalized(Recurrent(DDQN(Discrete(2), Torso((8,), memory="gru", memory_size=4))))
+    example = jax.ShapeDtypeStruct((3,), jnp.float32)
+    states = jax.eval_shape(lambda: agent.init(jax.random.key(0), example, Discrete(2).example))
+    buffer = jb.sequences(100, sequence_length=10)
+    plan = Plan(total_steps=100, start_steps=50)
+    alone = pace.most_iterations(agent, buffer, states, plan)
+    assert pace.most_iterations(agent, jb.Mixture((buffer, buffer)), states, plan) == alone
+    assert pace.most_iterations(agent, jb.uniform(100), states, plan) == pytest.approx(10 * alone, rel=1e-3)
 
 
 @pytest.mark.parametrize("command", ["sac Pendulum-v1", "ddqn CartPole-v1 --num-seeds 5", "ppo CartPole-v1"])
