@@ -180,9 +180,9 @@ def check_length(owner: str, length: int, view: View, lookback: int) -> None:
     needed = view.lookahead + lookback + view.stride
     if needed > length:
         raise ValueError(
-            f"{owner}(length={length}): a full ring would have no start of {view!r} at times, because one in "
-            f"{view.stride} rows is a start and needs {needed - view.stride} others; make the ring "
-            f"{_multiple(needed, view.stride)} rows long, or shorten the view or its period."
+            f"{owner}(length={length}): the ring is too short for {view!r}: a start needs {needed - view.stride} "
+            f"other rows, and only one row in {view.stride} is a start; use length={_multiple(needed, view.stride)} or "
+            "more, or shorten the view or its period."
         )
 
 

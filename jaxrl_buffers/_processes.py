@@ -1,7 +1,7 @@
 """What the processes of one job tell each other on the host, through the key-value store of `jax.distributed`.
 
-Every process of a job makes the same calls in the same order. A job of one process has nobody to ask: there, every
-call returns at once what its own process gives.
+Every process of a job makes the same calls in the same order. With one process, every call returns its own value
+at once.
 
 If a process dies, JAX ends the others, also those that wait here.
 """

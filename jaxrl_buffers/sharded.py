@@ -34,11 +34,13 @@ from jaxrl_buffers.types import Draw, Handle, PyTree, Sample, Sampler, Scalar, W
 class Sharded(Component):
     """A replay buffer whose environments are split over the devices of a mesh axis. Use it inside of `jax.shard_map`.
 
-    It has the methods of `ReplayBuffer` that training needs. The others, which read or drop the rows of one device, are
-    those of `local`. Shapes are those of one device: `buffer.num_envs` environments, and
-    `batch_size` samples on each device. Numbers are those of all devices: `num_valid`, `size`, `can_sample`, the
-    largest priority, which new starts get, and the numbers of slots that `Recent` counts. Handles are valid on the
-    device that drew them.
+    It has the methods of `ReplayBuffer` that training needs. For methods that read or drop rows of one device, use
+    `local`. Shapes are those of one device: `buffer.num_envs` environments, and `batch_size` samples on each device.
+    Handles are valid on the device that drew them. These values are taken over all devices:
+
+    * `num_valid`, `size` and `can_sample`,
+    * the largest priority, which new starts get,
+    * the numbers of slots that `Recent` counts.
 
     The mean of the weighted loss over all samples of all devices is, in expectation, the same as with one device, for
     every `beta`. Weights may be above 1 for that: up to `D m_d / M`, where device `d` has the mass `m_d` of `M`.

@@ -31,7 +31,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     """Return the values of a command line.
 
     Raises:
-        ValueError: it has an option that there is not, and the error names the nearest one; or too many words.
+        ValueError: an option is unknown (the error names the nearest one), or there are too many words.
         SystemExit: something else is wrong, and was reported in one line.
     """
     given, others = parser.parse_known_args(arguments)

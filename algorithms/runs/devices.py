@@ -31,8 +31,8 @@ def devices_for(plan: Plan, num_seeds: int) -> int:
 def variables_for(settings: Settings) -> dict[str, str]:
     """Return the environment variables with which a CPU counts as enough devices for a run.
 
-    They are empty if there are enough devices, if the user has set how many there are, or if several processes train
-    the run, which have set it before they met.
+    Empty if there are enough devices, or if the user has set their number. Several processes also get none: each of
+    them has set its own before connecting.
     """
     devices = settings.plan.devices
     num_groups = math.gcd(settings.num_seeds, max(num_cores() // devices, 1))

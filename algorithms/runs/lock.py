@@ -55,8 +55,8 @@ def require_seen(folder: Path, text: str) -> None:
     while _written(folder) != text:
         if time.monotonic() > until:
             raise ValueError(
-                f"{folder} is another folder here than in process 0: what that process has written there cannot be "
-                "read here; put the run on a disk that all processes share."
+                f"this process cannot see what process 0 wrote to {folder}; put the run on a disk that all processes "
+                "share."
             )
         time.sleep(0.1)
 

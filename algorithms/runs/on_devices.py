@@ -89,7 +89,7 @@ class OnDevices:
         return self._members.joined(groups, size)
 
     def _placed(self, values: PyTree) -> PyTree:
-        """Return values on the devices that need them; what is there already, such as after a program, stays."""
+        """Move values to the devices that need them. Values that are already there are not copied."""
         return jax.tree.map(shards.placed, values, parallel.shardings(self._mesh, values))
 
 

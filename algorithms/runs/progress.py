@@ -67,8 +67,8 @@ class Progress(NamedTuple):
     def num_tests(self, plan: Plan) -> int:
         """Return how many evaluations there were: those at multiples of the interval, and one at the end.
 
-        So a run whose budget was raised has the same tests as a run that had this budget from the beginning. (The test
-        at the old end and the next one play the same episodes.)
+        Raising the budget does not change which tests a run has. The test at the old end is not counted, so the next
+        one plays the same episodes.
         """
         return plan.num_tests(self.iteration)
 

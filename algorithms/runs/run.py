@@ -190,8 +190,8 @@ def _to_resume(folder: RunFolder, options: Options, changes: Mapping[str, int | 
     Args:
         folder: of the run.
         options: what does not change the outcome.
-        changes: values of the plan that differ from now on; None where the run keeps its own, or for `devices`, where
-            they follow from the devices that are there.
+        changes: values of the plan that differ from now on. None keeps the run's value. For `devices`, None chooses the
+            number from the devices that are present.
     """
     settings = folder.settings()
     kept = kept_options(folder.options(), options._asdict())

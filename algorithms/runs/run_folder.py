@@ -244,7 +244,7 @@ class RunFolder(RunPaths):
 
     @processes.by_first
     def keep_metrics(self, steps: int, updates: float = math.inf) -> None:
-        """Drop lines that a killed run wrote after its last checkpoint, which has so many steps and updates."""
+        """Drop lines after the last checkpoint, which was made at `steps` and `updates`."""
         self._metrics.keep(steps, updates)
 
     @processes.by_first

@@ -1,8 +1,8 @@
 """The form in which the state of a run is saved, so that any number of devices can go on with it.
 
-A checkpoint holds what a single device would have: the buffer with all environments. Only the sums of metrics are those
-of each device that was there. If there are as many devices again, they go on with their own sums, and so with the same
-bits. Otherwise the sums are added up.
+A checkpoint holds what a single device would have: the buffer with all environments. Only the sums of metrics are saved
+for each device. If the number of devices is unchanged, each device gets its own sums back, and the run keeps its bits.
+Otherwise the sums are added up.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ class Settings:
     The second one is under `base`: `{"name": "recent", "eta": 0.99, "base": {"name": "prioritized", "alpha": 0.7}}`.
 
     Buffer and agent may also be whole components, `{"name": ..., "config": {...}}`, as `jaxrl_buffers.from_config`
-    builds them. What their `config` leaves out has the default of the component's class. Settings that would describe
-    the same thing a second time are refused: those of `OF_BUFFER` beside a whole buffer, and those of `OF_AGENT` beside
-    a whole agent that has this part itself. A whole agent gets the action space of the environment. A whole buffer is
+    builds them. What their `config` leaves out has the default of the component's class. With a whole buffer, the
+    settings in `OF_BUFFER` are refused. With a whole agent, so are those in `OF_AGENT` for parts that its config gives.
+    A whole agent gets the action space of the environment. A whole buffer is
     for as many environments as the plan has, unless its `config` gives another number.
 
     Args:
@@ -68,8 +68,8 @@ class Settings:
         sequence_length: steps of one sample, for off-policy algorithms with a memory.
         burn_in: steps at the beginning of such a sample that only bring the memory up to date.
         anneal: lower the learning rates to zero over the run, in a straight line.
-        averaging: evaluate the policy with a running average of its parameters, of which each update keeps this
-            share; 0 to evaluate with the parameters themselves.
+        averaging: evaluate the policy with a running average of its parameters; `averaging` is the weight of the old
+            average in each update. 0 to evaluate with the parameters themselves.
         normalize: scale observations to mean 0 and deviation 1 before networks see them.
         agent: hyper-parameters of the algorithm, or a whole agent. `{"optimizer": {"name": "adamw", "learning_rate":
             3e-4}}` replaces Adam by another optimizer of optax. A dict from groups of parameters, such as `critic`,

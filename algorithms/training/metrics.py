@@ -110,7 +110,10 @@ class Sums(Component):
         return Sums(self.names, totals, first)
 
     def dealt_out(self, axis: int, num_devices: int) -> Sums:
-        """Return sums of so many devices, along a new axis, that `across` adds up to these ones."""
+        """Split the sums over `num_devices` devices, along a new axis.
+
+        `across` of the result gives these sums again.
+        """
         both: Any = (self.totals, self.first_steps)
         totals, first = (np.repeat(np.expand_dims(leaf, axis), num_devices, axis) for leaf in both)
         # Every device has all updates. Rows are counted by one of them.

@@ -24,9 +24,9 @@ class DataParallel(SameCarry, Component):
     """An agent that learns from the samples of all devices. Use it inside of `jax.shard_map(check_vma=True)`.
 
     Its states are those of the agent inside, and are the same on all devices. Gradients and metrics of all devices are
-    averaged as one vector. So they are those of one device with the samples of all devices, up to rounding. This holds
-    also where an agent divides by a sum, such as the number of samples that count: it divides by the sum over all
-    devices. Statistics of observations are those of all devices.
+    averaged as one vector. The result equals that of one device that has all samples, up to rounding. Where an agent
+    divides by a sum, such as the number of samples that count, it divides by the sum over all devices. Statistics of
+    observations are those of all devices.
 
     Metrics that are norms of gradients are norms of the averaged gradients, including those of add-ons. With several
     passes, MPO makes the passes on each device by itself; see `MPO.gradients`.
@@ -41,7 +41,7 @@ class DataParallel(SameCarry, Component):
 
     @property
     def local(self) -> Agent:
-        """The agent of one device, which knows of the other devices where it divides by sums."""
+        """The agent of one device. Where it divides by a sum, it uses the sum over all devices."""
         return mesh.across(self.agent, self.axis)
 
     def init(self, key: jax.Array, obs: PyTree, action: PyTree) -> PyTree:

@@ -69,9 +69,8 @@ class Recurrent(Wrapper, Component):
             warnings.warn(message, DeprecationWarning, stacklevel=3)
         if not isinstance(self.agent, MemoryAgent):
             raise ValueError(
-                f"Recurrent({type(self.agent).__name__}): give an agent that has everything that "
-                "`algorithms.types.MemoryAgent` lists, such as DDQN with a torso that has a memory; other wrappers go "
-                "around Recurrent, not inside of it."
+                f"Recurrent({type(self.agent).__name__}): this agent is no `algorithms.types.MemoryAgent`; give one "
+                "such as DDQN(..., Torso(memory='gru')), and put other wrappers outside: Normalized(Recurrent(agent))."
             )
         if self.agent.torso.memory is None:
             raise ValueError(

@@ -42,7 +42,7 @@ class Combined(Wrapping, Component):
 
     A batch begins with the draws of the others, in their order. The draws of the main sampler follow. If one of the
     others has nothing to draw, the main sampler also draws its share. The main sampler draws all its starts in one
-    call. So what it promises, such as drawing no start twice, holds for all of its draws.
+    call. Therefore guarantees of the main sampler, such as distinct starts, hold for all of its draws in a batch.
 
     The main sampler computes the weights from `P(i)`, the probability of a start under all samplers together. It does
     not matter which sampler drew the start. With `weighting="buffer"`, no weight is above 1, but the largest weight may

@@ -165,7 +165,7 @@ def _summarize_all(covers: Cover) -> Summary:
 
 
 def _choose_range(range_masses: jax.Array, place: Place) -> tuple[jax.Array, Place]:
-    """Return the range `[B]` in which each place is, never an empty one, and the place counted from its beginning."""
+    """Return for each place the range that contains it, which is never empty, and its offset in that range."""
     ends = jnp.cumsum(range_masses)
     last = jnp.max(jnp.where(range_masses > 0, jnp.arange(range_masses.shape[0]), 0))
     chosen = jnp.searchsorted(ends, places.before(place), side="right")

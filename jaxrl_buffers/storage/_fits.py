@@ -41,8 +41,8 @@ class Fit(NamedTuple):
 class Fits(NamedTuple):
     """Counts of starts; they may overflow, because only their differences are used."""
 
-    before: jax.Array  # int32[T, N]: how many samples had their last row before this one
-    total: jax.Array  # int32[N]: how many samples have had their last row so far
+    before: jax.Array  # int32[T, N]: how many legal starts have samples that end before this row
+    total: jax.Array  # int32[N]: how many legal starts have samples that have ended so far
 
 
 def are_counted(storage: Ring) -> bool:

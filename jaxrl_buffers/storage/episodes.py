@@ -194,7 +194,7 @@ class Episodes(Component):
 
 
 def _episodes_of_chunk(opened: Open, ended: jax.Array, is_zero: jax.Array, num_rows: int) -> Open:
-    """Return the episode of each row `[K, E]` of a chunk, as it is right after that row, and not yet ended by it.
+    """Return the state of the episode after each row `[K, E]` of a chunk, before the end of an episode is applied.
 
     Args:
         opened: `[1, E]`, the open episodes before the chunk.

@@ -5,8 +5,8 @@ is the composition of the maps from that row to the end of its episode:
 
     (total, factor) then (total', factor') = (total + factor * total', factor * factor')
 
-The compositions are kept in a tree over the rows of the ring, in which each node has eight children. Every node holds
-the composition from its own first row to the end of the block that it shares with its siblings:
+The compositions are kept in a tree over the rows of the ring, in which each node has eight children. A node composes
+the rows from its first row to the end of its parent's block:
 
     level 0, rows          0-7  1-7  2-7  ...  7   |  8-15  9-15  ...  15  |  ...
     level 1, blocks        0-63                       8-63                 |  ...

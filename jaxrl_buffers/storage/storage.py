@@ -55,7 +55,10 @@ class Layer(Protocol):
         ...
 
     def reader(self, storage: Ring, reader: Reader, as_added: bool) -> Reader:
-        """Return a reader that puts back what the layer stores and, unless `as_added`, adds what it has computed."""
+        """Return a reader that restores the fields that the layer stores apart.
+
+        Unless `as_added`, it also adds computed fields, such as returns.
+        """
         ...
 
     def mark_break(self, storage: Ring, broken: Break) -> PyTree:

@@ -33,7 +33,7 @@ def program_of_step(**options: Any) -> str:
     ],
 )
 def test_an_old_name_does_what_the_new_one_does(function, owner, old, new, value):
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match="is now called") as warned:
         found = function(**{old: value})
     assert [str(one.message).split(";")[0] for one in warned] == [f"`{old}` of {owner} is now called `{new}`"]
     assert found == function(**{new: value})

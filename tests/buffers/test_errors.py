@@ -107,7 +107,7 @@ def test_unknown_environments_under_jit_are_ignored():
         (lambda: jb.sequences(3, sequence_length=2, period=4), r"multiple of the view's period, 4.*4 would do"),
         (
             lambda: jb.sequences(15, sequence_length=13, period=5),
-            r"length=15\): a full ring would have no start of .* at times.* one in 5 rows .* needs 12 others.* 20 rows",
+            r"length=15\): the ring is too short.*needs 12 other rows.*one row in 5.* use length=20 or more",
         ),
         (lambda: jb.n_step(4, n=5), "spans 5 rows, more than the ring holds"),
         (lambda: jb.Prioritized(alpha="0.6"), r"alpha=0\.6\): `alpha` must be a number"),

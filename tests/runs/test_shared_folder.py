@@ -48,7 +48,7 @@ def disks(tmp_path):
 def test_a_new_run_is_refused_if_a_process_cannot_see_its_folder(in_job, disks):
     first, second = in_job(lambda index: RunFolder(disks[index] / "run").create(SETTINGS))
     assert isinstance(first, processes.Elsewhere)
-    assert str(second).startswith(f"{disks[1]}/.run.new is another folder here than in process 0")
+    assert str(second).startswith(f"this process cannot see what process 0 wrote to {disks[1]}/.run.new;")
     assert not [path for disk in disks for path in disk.iterdir()]
 
 
