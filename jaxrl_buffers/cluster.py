@@ -119,7 +119,7 @@ def _as_launched(patience: float) -> tuple[Cluster, Sequence[int] | None]:
     return Cluster(coordinator, num_processes, process_id), local_devices
 
 
-def connect_as_told(arguments: Sequence[str]) -> None:
+def connect_from_arguments(arguments: Sequence[str]) -> None:
     """Make this process one of several, if the command line of a script asks for it; see `connect`.
 
     The command line may also give a number of `--devices` for all processes together. Then the CPU of this process
@@ -137,9 +137,9 @@ def connect_as_told(arguments: Sequence[str]) -> None:
 
 
 def connect_or_exit(program: str, arguments: Sequence[str]) -> None:
-    """Call `connect_as_told`. If that fails, print the name of the program and the reason, and end with exit code 2."""
+    """Call `connect_from_arguments`. If that fails, print the name of the program and the reason, and end with exit code 2."""
     try:
-        connect_as_told(arguments)
+        connect_from_arguments(arguments)
     except ValueError as error:
         print(f"{program}: {one_line(error)}", file=sys.stderr)
         sys.exit(2)

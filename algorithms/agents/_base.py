@@ -13,7 +13,7 @@ import jax
 
 from algorithms.addons import Addon, addon
 from algorithms.agents import exploration
-from algorithms.agents._policies import ActorPolicy
+from algorithms.agents._policies import PolicyNetworks
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks.distributions import Distribution
 from algorithms.types import HasParams
@@ -44,7 +44,7 @@ class ActorAgent(BaseAgent, abc.ABC):
 
     @property
     @abc.abstractmethod
-    def policy(self) -> ActorPolicy:
+    def policy(self) -> PolicyNetworks:
         """The policy, without its parameters."""
 
     def distribution(self, state: HasParams, obs: PyTree) -> Distribution:

@@ -26,7 +26,7 @@ import optax
 from algorithms.addons import Addon, addon
 from algorithms.agents import exploration, losses, optimization
 from algorithms.agents._base import ActorAgent, ActorCritic
-from algorithms.agents._policies import ActorPolicy
+from algorithms.agents._policies import PolicyNetworks
 from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, init_stack
@@ -49,7 +49,7 @@ class DeterministicState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeterministicPolicy(ActorPolicy):
+class DeterministicPolicy(PolicyNetworks):
     """One action in `[-1, 1]` for each observation."""
 
     action_space: Box

@@ -23,7 +23,7 @@ from algorithms.networks.distributions import Categorical, Distribution, Normal
 from jaxrl_buffers.types import PyTree
 
 
-class ActorPolicy(abc.ABC):
+class PolicyNetworks(abc.ABC):
     """A policy for one kind of action. It holds no parameters. Callers pass the parameters of the actor."""
 
     @property
@@ -45,7 +45,7 @@ class ActorPolicy(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class StochasticPolicy(ActorPolicy):
+class StochasticPolicy(PolicyNetworks):
     """A `Categorical` over discrete actions, or a `Normal` over continuous ones.
 
     Continuous actions should be in `[-1, 1]`. Draws from a normal distribution may be outside of this range, so

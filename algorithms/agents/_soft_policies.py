@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from algorithms.agents import losses
-from algorithms.agents._policies import ActorPolicy
+from algorithms.agents._policies import PolicyNetworks
 from algorithms.agents.exploration import Noise
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import (
@@ -32,7 +32,7 @@ from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.types import PyTree
 
 
-class SoftPolicy(ActorPolicy):
+class SoftPolicy(PolicyNetworks):
     """A policy and `C` stacked critics for one kind of action. Callers pass the parameters of actor and critics."""
 
     @abc.abstractmethod

@@ -50,7 +50,7 @@ NOT_FINITE, OTHERS_GONE = 3, 4  # exit codes
 def start(arguments: list[str], program: Program) -> NoReturn:
     """Run the command as the whole program, and end with its exit code.
 
-    `cluster.connect_as_told` comes before this, and before `algorithms` is imported.
+    `cluster.connect_from_arguments` comes before this, and before `algorithms` is imported.
     """
     gc.freeze()  # what is imported stays, so it is not searched for garbage again and again while programs are traced
     warnings.formatwarning = lambda message, *_: f"{program.name}: {one_line(message)}\n"
