@@ -6,12 +6,12 @@ from algorithms.addons import AttractionKL, RepulsionKL, RewardPrediction, behav
 from algorithms.agents.ddpg import DDPG
 from algorithms.agents.ddqn import DDQN
 from algorithms.agents.mpo import MPO
-from algorithms.agents.optimizers import LinearDecay, OptaxSchedule, Optimizer
 from algorithms.agents.ppo import PPO
 from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.networks import NATURE, Torso, torso_for
+from algorithms.optimizers import LinearDecay, OptaxSchedule, Optimizer
 from algorithms.runs.host_evaluation import evaluate_on_host
 from algorithms.runs.host_training import train_on_host
 from algorithms.runs.policy import Policy, load_policy

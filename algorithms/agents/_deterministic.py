@@ -27,10 +27,10 @@ from algorithms.addons import Addon, addon
 from algorithms.agents import exploration, losses, optimization
 from algorithms.agents._base import ActorAgent, ActorCritic
 from algorithms.agents._policies import PolicyNetworks
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, apply_stack, init_stack
 from algorithms.networks.distributions import Normal
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_number, require_positive
 from jaxrl_buffers._random.hashing import split

@@ -33,9 +33,9 @@ from algorithms.addons import Addon, addon
 from algorithms.agents import optimization
 from algorithms.agents._base import ActorCritic
 from algorithms.agents._deterministic import DeterministicAgent, DeterministicState
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Torso
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import StepInfo
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Sample, Scalar

@@ -40,10 +40,10 @@ import optax
 from algorithms.addons import Addon, addon
 from algorithms.agents import losses, optimization
 from algorithms.agents._base import BaseAgent
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Discrete
 from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
 from algorithms.networks.distributions import Categorical
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import unrolled

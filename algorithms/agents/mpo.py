@@ -61,9 +61,9 @@ from algorithms.agents._mpo_networks import (
 )
 from algorithms.agents._policies import StochasticPolicy
 from algorithms.agents.mpo_losses import Candidates
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import Torso
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number
 from jaxrl_buffers._random.hashing import split

@@ -25,7 +25,7 @@ import numpy as np
 import optax
 from flax.core import FrozenDict
 
-from algorithms.agents.optimizers import Optimizer
+from algorithms.optimizers import Optimizer
 from algorithms.types import GroupRule, Groups, LearnerAgent, LearnerState, TargetAgent, TargetState
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree, Scalar

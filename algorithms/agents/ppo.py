@@ -37,9 +37,9 @@ from algorithms.addons import Addon, addon
 from algorithms.agents import losses, optimization
 from algorithms.agents._base import ActorCritic, StochasticAgent
 from algorithms.agents._policies import StochasticPolicy
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_number

@@ -41,9 +41,9 @@ from algorithms.addons import Addon, addon
 from algorithms.agents import losses, optimization
 from algorithms.agents._base import StochasticAgent
 from algorithms.agents._soft_policies import ContinuousSoftPolicy, DiscreteSoftPolicy, SoftPolicy
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import split

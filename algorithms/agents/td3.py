@@ -37,9 +37,9 @@ from algorithms.addons import Addon, addon
 from algorithms.agents import losses, optimization
 from algorithms.agents._base import ActorCritic
 from algorithms.agents._deterministic import DeterministicAgent, DeterministicState
-from algorithms.agents.optimizers import Optimizers, Schedule
 from algorithms.environments.spaces import Box
 from algorithms.networks import Torso
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import StepInfo
 from jaxrl_buffers._mesh import vary_like
 from jaxrl_buffers._random.hashing import unrolled

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 
 from algorithms import environments
-from algorithms.agents.optimizers import LinearDecay
 from algorithms.environments import Described, Environment, custom
 from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.networks import Torso, torso_for
+from algorithms.optimizers import LinearDecay
 from algorithms.runs import components, data_set, devices, settings_checks
 from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
 from algorithms.runs.host_loop import check_actors

@@ -14,11 +14,11 @@ from algorithms.agents.ddpg import DDPG
 from algorithms.agents.ddqn import DDQN
 from algorithms.agents.mpo import MPO
 from algorithms.agents.optimization import settings_of_adam
-from algorithms.agents.optimizers import Optimizer
 from algorithms.agents.ppo import PPO
 from algorithms.agents.sac import SAC
 from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
+from algorithms.optimizers import Optimizer
 from algorithms.runs.settings import check_options, require_keys
 from jaxrl_buffers import LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers._checks import shown

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax
 
 from algorithms.environments.spaces import Space
 from algorithms.networks.distributions import Distribution
 from algorithms.networks.torsos import Torso
+from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types.addons import Addon
 from algorithms.types.data import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers.types import PyTree, Sample, Scalar, Transition
-
-if TYPE_CHECKING:
-    from algorithms.agents.optimizers import Optimizers, Schedule
 
 
 @runtime_checkable

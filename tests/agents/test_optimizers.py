@@ -29,7 +29,7 @@ from algorithms import (
     RewardPrediction,
 )
 from algorithms.agents import optimization
-from algorithms.agents.optimizers import OPTIMIZERS, SCHEDULES
+from algorithms.optimizers import OPTIMIZERS, SCHEDULES
 from algorithms.runs import presets, settings_file
 from algorithms.runs.build import build, complete
 from algorithms.runs.run_folder import RunFolder

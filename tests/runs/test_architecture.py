@@ -119,6 +119,10 @@ def uses(path: Path) -> set[str]:
     return names | {f"{node.module}.{alias.name}" for node in given for alias in node.names}
 
 
+# The only layer that names one above it: the annotations of its protocols have the type of the ring.
+FOR_ANNOTATIONS = {("types", "storage")}
+
+
 @pytest.mark.parametrize("package", ["algorithms", "jaxrl_buffers"])
 def test_no_layer_uses_one_above_it(package):
     table = layers(package)
@@ -128,6 +132,7 @@ def test_no_layer_uses_one_above_it(package):
         folder = ROOT / package / layer
         for path in folder.rglob("*.py") if folder.is_dir() else [folder.with_suffix(".py")]:
             used = {name.split(".")[1] for name in uses(path) if name.startswith(f"{package}.")}
-            assert {other for other in used & {*height} if height[other] > height[layer]} == set(), path
+            above = {other for other in used & {*height} if height[other] > height[layer]}
+            assert {other for other in above if (layer, other) not in FOR_ANNOTATIONS} == set(), path
             checked += len(used & {*height})
     assert checked > 30
