@@ -137,7 +137,7 @@ def connect_from_arguments(arguments: Sequence[str]) -> None:
 
 
 def connect_or_exit(program: str, arguments: Sequence[str]) -> None:
-    """Call `connect_from_arguments`. If it fails, print the name of the program and the reason, and exit with code 2."""
+    """Call `connect_from_arguments`. If it fails, print the program and the reason, and end with exit code 2."""
     try:
         connect_from_arguments(arguments)
     except ValueError as error:
