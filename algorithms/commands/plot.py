@@ -66,7 +66,7 @@ def _draw(folder: RunFolder) -> None:
     settings, metrics = folder.settings(), folder.metrics()
     title = f"{settings.algorithm} on {settings.environment}"
     if metrics:
-        folder.draw_curve()
+        folder.draw_curve(settings)
         print(folder.curve)
     buffer = build(settings).buffer
     if not isinstance(buffer, (ReplayBuffer, Mixture)):

@@ -137,7 +137,7 @@ def _train(command: Command, program: Program) -> int:
         except NotFinite as stop:
             bar.close()
             for folder in command.run_folders:
-                folder.draw_curve()
+                folder.draw_curve(folder.settings())
             _warn(f"{stop}; {command.folder}", program)
             return NOT_FINITE
         except run.Interrupted as stop:

@@ -55,8 +55,10 @@ def build(settings: Settings) -> Experiment:
     env = _environment(settings)
     agent = _agent(settings, env)
     has_memory = agent.torso.memory is not None
-    plan = settings.plan.fitted(_buffer(settings, settings.plan, env, has_memory), by_columns=has_memory)
-    buffer = _buffer(settings, plan, env, has_memory)  # a rollout has the length of the plan's iterations
+    buffer = _buffer(settings, settings.plan, env, has_memory)
+    plan = settings.plan.fitted(buffer, by_columns=has_memory)
+    if isinstance(buffer, Rollout):
+        buffer = _buffer(settings, plan, env, has_memory)  # it has the length of the plan's iterations
     plan.check_buffer(buffer, by_columns=has_memory, is_filled=settings.dataset is not None)
     _check_views(buffer, has_memory)
     if plan.devices > 1:
@@ -76,12 +78,16 @@ def complete(settings: Settings) -> Settings:
         >>> complete(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000))).sampler
         {'name': 'uniform', 'method': 'independent', 'balanced': False}
     """
+    return build_completed(settings)[0]
+
+
+def build_completed(settings: Settings) -> tuple[Settings, Experiment]:
+    """Return the settings of `complete`, and the components that `build` makes from them."""
     if settings.dataset is not None:
         settings = dataclasses.replace(settings, dataset=data_set.described(settings.dataset))
     experiment = build(settings)
     if isinstance(settings.plan.devices, Suggested) and isinstance(experiment.env, Environment):
-        plan = dataclasses.replace(experiment.plan, devices=_devices(settings, experiment))
-        experiment = experiment._replace(plan=plan)
+        experiment = _on_devices(settings, experiment)
     if settings.dataset is not None:
         data_set.check(settings.dataset, experiment.env)
     replaced = replaced_settings({"agent": settings.agent})
@@ -93,19 +99,20 @@ def complete(settings: Settings) -> Settings:
         groups["rollout"] = components.complete("rollout", Rollout, settings.rollout)
     elif settings.buffer is None:
         groups["sampler"] = components.complete_sampler(settings.sampler)
-    return dataclasses.replace(settings, plan=experiment.plan, **groups)
+    return dataclasses.replace(settings, plan=experiment.plan, **groups), experiment
 
 
-def _devices(settings: Settings, experiment: Experiment) -> int:
-    """Return the number of devices for a run that does not ask for one; 1 if it could not be split over more."""
+def _on_devices(settings: Settings, experiment: Experiment) -> Experiment:
+    """Return the components of a run that does not say on how many devices; one device if it cannot be split."""
     number = devices.devices_for(experiment.plan, settings.num_seeds)
-    try:
-        build(dataclasses.replace(settings, plan=dataclasses.replace(experiment.plan, devices=number)))
-    except ValueError:
-        if jax.process_count() > 1:  # one device would leave processes without work
-            raise
-        return 1
-    return number
+    if number > 1:
+        try:
+            plan = dataclasses.replace(experiment.plan, devices=number)
+            return build(dataclasses.replace(settings, plan=plan))
+        except ValueError:
+            if jax.process_count() > 1:  # one device would leave processes without work
+                raise
+    return experiment._replace(plan=dataclasses.replace(experiment.plan, devices=1))
 
 
 def _environment(settings: Settings) -> Described:

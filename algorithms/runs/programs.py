@@ -54,14 +54,15 @@ class Programs(NamedTuple):
         self.end()
 
 
-def compile_programs(settings: Settings, cores: int | None = None) -> Programs:
+def compile_programs(settings: Settings, cores: int | None = None, experiment: Experiment | None = None) -> Programs:
     """Return the programs of a run.
 
     Args:
         settings: of the run.
         cores: how many seeds run at a time on a CPU; None for as many as there are cores.
+        experiment: the components that `build` makes from the settings, if they are there already.
     """
-    return compile_points([settings], cores)
+    return _compile([settings], [experiment or build(settings)], cores)
 
 
 def compile_points(points: Sequence[Settings], cores: int | None = None) -> Programs:
@@ -71,7 +72,10 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
         points: the settings of each run; only one if environments are stepped on the host.
         cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores.
     """
-    experiments = [build(point) for point in points]
+    return _compile(points, [build(point) for point in points], cores)
+
+
+def _compile(points: Sequence[Settings], experiments: Sequence[Experiment], cores: int | None) -> Programs:
     _, _, env, plan = experiments[0]
     varied = Varied([(experiment.agent, experiment.buffer) for experiment in experiments])
     own = _own_values(points, varied)

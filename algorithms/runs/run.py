@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from algorithms.runs import devices, logs, memory_need
-from algorithms.runs.build import complete
+from algorithms.runs.build import Experiment, build_completed
 from algorithms.runs.options import Interrupted as Interrupted
 from algorithms.runs.options import Kept, Options
 from algorithms.runs.programs import Programs, compile_programs
@@ -58,8 +58,8 @@ def start(
     run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
         # Refuse what is wrong before anything is written.
-        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
-        programs = _prepared(settings, options, kept)
+        settings, experiment = processes.all_or_none(processes.job(), lambda: build_completed(settings))
+        programs = _prepared(settings, options, kept, experiment)
         like, state = programs.shapes(), None
         if start_from is None:
             run_folder.create(settings, kept._asdict())
@@ -157,8 +157,8 @@ def fork(
     kept = kept_options(origin.options(), options._asdict())
     options = options.of_process()
     with guarded(options) as stops:
-        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
-        programs = _prepared(settings, options, kept)
+        settings, experiment = processes.all_or_none(processes.job(), lambda: build_completed(settings))
+        programs = _prepared(settings, options, kept, experiment)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), programs.saved)
         with contextlib.closing(programs):
             state = programs.adopt(agent, buffer, progress.iteration)
@@ -202,7 +202,7 @@ def _to_resume(folder: RunFolder, options: Options, changes: Mapping[str, int | 
     return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, **given)), kept
 
 
-def _prepared(settings: Settings, options: Options, kept: Kept) -> Programs:
+def _prepared(settings: Settings, options: Options, kept: Kept, experiment: Experiment | None = None) -> Programs:
     """Return the programs of a run.
 
     Refuse what is wrong or too large, and settings that are not the same in all processes that train the run.
@@ -211,12 +211,13 @@ def _prepared(settings: Settings, options: Options, kept: Kept) -> Programs:
         settings: of the run.
         options: what does not change the outcome.
         kept: the options that stay with the run.
+        experiment: the components of the run, if they are built already.
     """
     _require_same(kept._asdict() | settings.to_dict())
 
     def compiled() -> Programs:
         devices.check(settings)
-        programs = compile_programs(settings, options.cores)
+        programs = compile_programs(settings, options.cores, experiment)
         memory_need.check(programs.shapes())
         return programs
 

@@ -257,10 +257,9 @@ class RunFolder(RunPaths):
         return read_result(self._result) if self._result.exists() else None
 
     @processes.by_first
-    def draw_curve(self) -> None:
+    def draw_curve(self, settings: Settings) -> None:
         """Draw the learning curve of the evaluations so far; do nothing without matplotlib."""
         if importlib.util.find_spec("matplotlib") is not None and (metrics := self.metrics()):
-            settings = self.settings()
             plotting.draw_curve(metrics, f"{settings.algorithm} on {settings.environment}", self.curve)
 
     def changed_settings(self, settings: Settings | Mapping[str, Any]) -> list[str]:

@@ -156,7 +156,7 @@ class _Session:
             if not is_finite:
                 self._watch.saved_nonfinite()
             if not self._is_drawn:
-                point.folder.draw_curve()
+                point.folder.draw_curve(point.settings)
         self._is_drawn = True
         self._saved = time.monotonic()
 

@@ -106,6 +106,11 @@ def test_the_walk_is_called_in_its_order(title, calls):
         at = calls.index(code_of(name), at) + 1
 
 
+def test_a_run_builds_its_components_once(calls):
+    names = ("algorithms.runs.build.build", "jaxrl_buffers.ReplayBuffer.__post_init__")
+    assert [calls.count(code_of(name)) for name in names] == [1, 1]
+
+
 def test_one_package_knows_nothing_of_the_other():
     for path in (ROOT / "jaxrl_buffers").rglob("*.py"):
         assert not re.findall(r"^\s*(?:from|import) algorithms\b", path.read_text("utf-8"), re.MULTILINE), path

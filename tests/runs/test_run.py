@@ -65,7 +65,7 @@ def test_a_stopped_run_continues_exactly(finished, tmp_path, number):
 def test_a_signal_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
     """Whatever is left, also by a kill in the first save, is a run that can be resumed."""
 
-    def compile_programs(settings, cores):
+    def compile_programs(*_):
         signal.raise_signal(signal.SIGINT)
         return programs()
 
@@ -97,7 +97,7 @@ def test_a_signal_at_the_end(finished, tmp_path):
         return programs().evaluate(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "compile_programs", lambda settings, cores=None: programs()._replace(evaluate=evaluate))
+        patch.setattr(run, "compile_programs", lambda *_: programs()._replace(evaluate=evaluate))
         assert run.resume(tmp_path / "run")["return_of_seeds"] == finished[1]["return_of_seeds"]
     programs.assert_same_outcome(RunFolder(tmp_path / "run"), finished[0])
 
