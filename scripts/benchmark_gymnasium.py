@@ -5,7 +5,7 @@
     pip install -e ".[gymnasium,peers]"                                     # SBX; it brings torch along
 
 Both libraries have one environment, batches of 256, one update per step and the same network. They run in one process
-and take turns. The loop steps environments while it learns; `lock step` does one after the other. Each figure is the
+and take turns. The loop steps environments while it learns; `in turn` does one after the other. Each figure is the
 median of the repeats. A ratio is the median of the ratios of neighboring repeats, with the quartiles in brackets.
 Compilation is not counted.
 """
@@ -57,7 +57,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _row(environment: str, agent: str, hidden: int, count: int) -> dict[str, Any]:
-    repeats = {"ours": _ours(environment, agent, hidden, False), "lock step": _ours(environment, agent, hidden, True)}
+    repeats = {"ours": _ours(environment, agent, hidden, False), "in turn": _ours(environment, agent, hidden, True)}
     try:
         repeats["SBX"] = _sbx(environment, agent, hidden)
     except ImportError:
@@ -73,11 +73,11 @@ def _row(environment: str, agent: str, hidden: int, count: int) -> dict[str, Any
     return row
 
 
-def _ours(environment: str, agent: str, hidden: int, lock_step: bool) -> Repeat:
+def _ours(environment: str, agent: str, hidden: int, collect_then_learn: bool) -> Repeat:
     env = environments.make(f"gymnasium:{environment}")
     plan = Plan(10**9, start_steps=FIRST_STEPS, update_every=1, num_updates=1, mini_batch_size=BATCH_SIZE)
     component = AGENTS[agent](env.action_space, torso=Torso((hidden, hidden)))
-    loop = HostLoop(component, jb.uniform(CAPACITY), env, plan, lock_step)
+    loop = HostLoop(component, jb.uniform(CAPACITY), env, plan, collect_then_learn)
     state = [loop.run(loop.init(jax.random.key(0)), 100)]
 
     def run(num_steps: int) -> None:

@@ -69,7 +69,7 @@ class HostCompiled:
         # Copies what acting reads of an agent's state, because `learn` takes over the memory of the state itself.
         self.policy = jax.jit(lambda agent_state: [jnp.copy(leaf) for leaf in self._read_by_acting(agent_state)])
         self.act = jax.jit(self._act)
-        self.act_first = jax.jit(self._act_first, static_argnames="is_random")
+        self.act_first = jax.jit(self._act_first, static_argnames="random")
         self.store = jax.jit(self._store, donate_argnums=0)
         self.key_of_first_steps = jax.jit(self._over_seeds(train_state.key_of_first_steps))
         self.learn_offline = jax.jit(self._learn_offline, static_argnums=1, donate_argnums=0)
@@ -189,13 +189,13 @@ class HostCompiled:
         carry: PyTree,
         is_fresh: jax.Array,
         number: jax.Array,
-        is_random: bool,
+        random: bool,
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Act in the first steps, randomly or as the agent does; extras and carry are always those of the agent."""
 
         def of_seed(agent_state: PyTree, keys: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree, PyTree]:
             key = self._step_key(keys, number, actor)
-            if not is_random:
+            if not random:
                 return self._act_fresh(agent_state, key, *inputs)
             key, key_random = split(key)
             _, carry, extras = self._act_fresh(agent_state, key, *inputs)

@@ -140,7 +140,7 @@ def _environment(settings: Settings) -> Described:
             )
         check_actors(settings.actors, settings.plan.num_envs)
     else:
-        _refuse_on_host(settings, ("processes", "actors", "lock_step"), "runs inside the compiled program")
+        _refuse_on_host(settings, ("processes", "actors", "collect_then_learn"), "runs inside the compiled program")
     return env
 
 

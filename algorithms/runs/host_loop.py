@@ -3,8 +3,8 @@
 An iteration is the same as in `training.loop`, with the same keys: it collects `update_every` steps and learns from
 them. While the agent learns from one chunk, the next chunk is collected with the policy from before this learning. So
 chunk `i + 1` is collected by the policy that has learned from chunks up to `i - 1`. This does not depend on how the run
-is cut into pieces, or on how many threads step the environments. With `lock_step=True`, a chunk is collected only when
-all learning is done, as `train` does.
+is cut into pieces, or on how many threads step the environments. With `collect_then_learn=True`, a chunk is collected
+only when all learning is done, as `train` does.
 
 Environments are stepped by separate threads. On CPU, JAX runs the programs that one thread starts one after the other,
 so an action computed in the thread that starts learning would wait for the updates. Seen on: jaxlib 0.10.2.
@@ -47,7 +47,7 @@ class HostLoop:
         buffer: the buffer to learn from.
         env: the environment.
         plan: how much is collected, learned and tested.
-        lock_step: collect and learn one after the other.
+        collect_then_learn: collect and learn one after the other.
         actors: threads that step the environments.
         num_seeds: independent runs side by side; None for one, without an axis.
     """
@@ -58,7 +58,7 @@ class HostLoop:
         buffer: Buffer,
         env: HostEnvironment,
         plan: Plan,
-        lock_step: bool = False,
+        collect_then_learn: bool = False,
         actors: int = 1,
         num_seeds: int | None = None,
     ):
@@ -66,7 +66,7 @@ class HostLoop:
         check_actors(actors, plan.num_envs)
         self._env, self._plan = env, plan
         self._num_actors, self._num_seeds = actors, num_seeds
-        self._overlaps = not lock_step and not isinstance(buffer, Rollout)  # a rollout needs the present policy
+        self._has_overlap = not (collect_then_learn or isinstance(buffer, Rollout))  # rollouts need the present policy
         self._has_first_steps = not isinstance(buffer, Rollout) and plan.start_steps > 0
         self._programs = HostCompiled(agent, buffer, env, plan, actors, num_seeds)
         self._collectors: list[Collector] = []
@@ -100,7 +100,7 @@ class HostLoop:
         state, key_env, key_warmup = self._programs.begin(key, buffer_state, agent_state)
         self._begin_episodes(key_env)
         if self._has_first_steps and not self._plan.offline_updates:
-            state = self._warm_up(state, key_warmup, is_random=agent_state is None)
+            state = self._warm_up(state, key_warmup, random=agent_state is None)
         return state
 
     def begin_anew(self, state: TrainState) -> TrainState:
@@ -127,7 +127,7 @@ class HostLoop:
         if first < offline:
             return self._programs.learn_offline(state, num_iterations)
         if first == offline > 0 and self._has_first_steps:
-            state = self._warm_up(state, self._programs.key_of_first_steps(state), is_random=False)
+            state = self._warm_up(state, self._programs.key_of_first_steps(state), random=False)
         key, state = state.key, state._replace(key=())
         policy = self._programs.policy(state.agent)
         for iteration in range(first, first + num_iterations):
@@ -136,7 +136,7 @@ class HostLoop:
             chunk = self._collected(iteration)
             # This call returns at once. Code that acts with the new policy, or reads the state, waits for the result.
             state, newest = self._programs.learn(state, key, chunk)
-            if self._overlaps and iteration + 1 < self._plan.num_iterations:
+            if self._has_overlap and iteration + 1 < self._plan.num_iterations:
                 self._begin_collecting(policy, key, iteration + 1, iteration)
             policy = newest
         return state._replace(key=key)
@@ -191,12 +191,12 @@ class HostLoop:
         bases = np.ravel(self._programs.seeds(key)).astype(int) + first
         return int(bases[0]) if len(bases) == 1 else [int(base) + env for base in bases for env in range(num_envs)]
 
-    def _warm_up(self, state: TrainState, key: jax.Array, is_random: bool) -> TrainState:
+    def _warm_up(self, state: TrainState, key: jax.Array, random: bool) -> TrainState:
         """Collect `start_steps`, with random actions or with those of the agent, a chunk at a time; consumes `key`."""
         num_envs = self._plan.num_envs
         num_rows, chunk_rows = self._plan.start_steps // num_envs, self._plan.update_every // num_envs
         keys, key_train, state = self._programs.warm_up_keys(key), state.key, state._replace(key=())
-        act = functools.partial(self._programs.act_first, is_random=is_random)
+        act = functools.partial(self._programs.act_first, random=random)
         for begin in range(0, num_rows, chunk_rows):
             part = keys[..., begin : begin + chunk_rows]
             self._begin_all(

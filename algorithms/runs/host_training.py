@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 
@@ -23,9 +25,10 @@ def train_on_host(
     plan: Plan,
     buffer_state: PyTree = None,
     state: TrainState | None = None,
-    lock_step: bool = False,
+    collect_then_learn: bool = False,
     agent_state: PyTree = None,
     actors: int = 1,
+    lock_step: bool | None = None,
 ) -> tuple[TrainState, Metrics]:
     """Train as `train` does, in environments that are stepped on the host; consumes `key`.
 
@@ -38,9 +41,10 @@ def train_on_host(
         buffer_state: a buffer state with stored rows, such as offline data; it is used up.
         state: the last state of an earlier call, to continue with its agent, buffer and counters; it is used up.
             Environments begin new episodes, and stored episodes that were not finished count as cut off.
-        lock_step: collect and learn one after the other, instead of both at once.
+        collect_then_learn: collect and learn one after the other, instead of both at once.
         agent_state: a trained agent, to continue with a new buffer and new counters of steps; see `train`.
         actors: threads that step the environments, each an equal share of them.
+        lock_step: the old name of `collect_then_learn`.
 
     Returns:
         The last state, whose `collector` is (), and the metrics `[E, ...]` of `train`. They include `policy_lag`:
@@ -55,8 +59,15 @@ def train_on_host(
         >>> metrics["returns"].shape
         (2, 5)
     """
+    if lock_step is not None:
+        message = (
+            "`lock_step` of train_on_host() is now called `collect_then_learn`; "
+            "the old name will be removed in version 2."
+        )
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        collect_then_learn = lock_step
     key_train, key_test = split(key)
-    with HostLoop(agent, buffer, env, plan, lock_step, actors) as host:
+    with HostLoop(agent, buffer, env, plan, collect_then_learn, actors) as host:
         state = host.init(key_train, buffer_state, agent_state) if state is None else host.begin_anew(state)
         history = []
         while (done := int(state.iteration)) < plan.num_iterations:

@@ -1,4 +1,4 @@
-"""Settings under the names that they had in version 0.1, for the folders of older runs.
+"""Settings under the names that they had before 1.0, for the folders of older runs.
 
 In files and on the command line, the old names work until version 2. Only `current` knows them.
 """
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-RENAMED = {"anneals": "anneal", "normalizes": "normalize"}
+RENAMED = {"anneals": "anneal", "normalizes": "normalize", "lock_step": "collect_then_learn"}
 # Old values of `buffer`, with the samplers that replace them. The old `sampler` held options without a name.
 SAMPLERS: dict[str, dict[str, Any]] = {
     "uniform": {"name": "uniform"},

@@ -41,7 +41,7 @@ class Programs(NamedTuple):
     split: Callable[[TrainState], Iterable[TrainState]] = lambda state: [state]  # into the states of a sweep's points
     join: Callable[[list[TrainState]], TrainState] = lambda states: states[0]  # the opposite of `split`
     goal: Goal | None = None  # of the environment
-    keeps_episodes: bool = True  # whether the state holds the environments, too
+    has_episodes: bool = True  # whether the state holds the environments, too
     most_iterations: int | None = None  # that should be made at a time; see `pace`
     end: Callable[[], None] = lambda: None  # ends what is left running
 
@@ -151,7 +151,7 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
     """Return the programs of a run whose environments are stepped on the host, those of all seeds side by side."""
     way = Alone() if settings.num_seeds == 1 else InOneProgram()
     num_seeds = None if settings.num_seeds == 1 else settings.num_seeds
-    host = HostLoop(*experiment, lock_step=settings.lock_step, actors=settings.actors, num_seeds=num_seeds)
+    host = HostLoop(*experiment, settings.collect_then_learn, settings.actors, num_seeds)
     own = way.split(own)
     key_of_test = way.compiled(jax.random.fold_in, num_shared=1)
 
@@ -184,6 +184,6 @@ def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
         run=compiled_run,
         read_metrics=read_metrics,
         evaluate=test,
-        keeps_episodes=False,
+        has_episodes=False,
         end=host.close,
     )

@@ -112,7 +112,7 @@ def resume(
             state, progress = programs.saved.unpack(packed), Progress.of(saved)
         go_on(run_folder, settings, progress, options, kept)
         with contextlib.closing(programs):
-            begins_anew = fresh_environments or not programs.keeps_episodes
+            begins_anew = fresh_environments or not programs.has_episodes
             if begins_anew and state is not None and progress.iteration < settings.plan.num_iterations:
                 state = programs.begin_anew(state)
             return train([(settings, run_folder)], programs, state, progress, options, kept, stops)[0]

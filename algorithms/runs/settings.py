@@ -85,8 +85,8 @@ class Settings:
             buffer stores each of them once: with four frames of 84x84, a transition takes 7,938 bytes, not 56,448.
         processes: step every environment of Gymnasium in its own process, which is faster if steps are slow.
         actors: threads that step the environments of Gymnasium beside the learner, each an equal share of them.
-        lock_step: collect and learn one after the other, in environments of Gymnasium. Otherwise a chunk is collected
-            while the agent learns from the chunk before it, by the policy from before this learning.
+        collect_then_learn: collect and learn one after the other, in environments of Gymnasium. Otherwise a chunk is
+            collected while the agent learns from the chunk before it, by the policy from before this learning.
         info: numbers of the environment's `info`, by name, that are stored with every step. The metrics have their
             means over steps, and over the last steps of episodes.
         dataset: a data set to learn from besides what the run collects, by its path: a `.npz` or `.hdf5` file with the
@@ -131,7 +131,7 @@ class Settings:
     frame_stack: int = 1
     processes: bool = False
     actors: int = 1
-    lock_step: bool = False
+    collect_then_learn: bool = False
     info: tuple[str, ...] = ()
     dataset: Mapping[str, Any] | None = None
     dataset_share: float = 0.5

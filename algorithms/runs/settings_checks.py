@@ -41,7 +41,7 @@ def check(settings: Settings) -> None:
     require_integer("Settings", "seed", settings.seed, 0, MAX_SEED)
     for name in ("hindsight_ratio", "averaging", "gamma", "dataset_share"):
         require_number("Settings", name, getattr(settings, name), 0, 1)
-    for name in ("anneal", "normalize", "processes", "lock_step"):
+    for name in ("anneal", "normalize", "processes", "collect_then_learn"):
         require_flag("Settings", name, getattr(settings, name))
     _check_on_policy(settings)
     _check_dataset(settings)

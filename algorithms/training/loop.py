@@ -143,7 +143,7 @@ def init(
     state = train_state.before_steps(key_agent, key_train, agent, buffer, env, plan, buffer_state, agent_state)
     state = train_state.spread(state._replace(collector=_begun(agent, env, key_env, plan)), plan)
     if not plan.offline_updates:
-        state = _warm_up(state, agent, buffer, env, plan, key_warmup, is_random=agent_state is None)
+        state = _warm_up(state, agent, buffer, env, plan, key_warmup, random=agent_state is None)
     names = train_state.metric_names(state, agent, buffer, env, plan)
     return state._replace(sums=state.sums.with_names(names))
 
@@ -178,7 +178,7 @@ def run_offline(state: TrainState, agent: Agent, buffer: Buffer, plan: Plan, num
 
 def go_online(state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan) -> TrainState:
     """Collect the first steps after offline updates, with the actions of the agent."""
-    return _warm_up(state, agent, buffer, env, plan, train_state.key_of_first_steps(state), is_random=False)
+    return _warm_up(state, agent, buffer, env, plan, train_state.key_of_first_steps(state), random=False)
 
 
 def begin_anew(
@@ -217,7 +217,7 @@ def adopt(
 
 
 def _warm_up(
-    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, key: jax.Array, is_random: bool
+    state: TrainState, agent: Agent, buffer: Buffer, env: Environment, plan: Plan, key: jax.Array, random: bool
 ) -> TrainState:
     """Collect `start_steps` steps, with random actions or with actions of the agent; consumes `key`."""
     if isinstance(buffer, Rollout) or not plan.start_steps:
@@ -225,7 +225,7 @@ def _warm_up(
 
     def step(state: TrainState, inputs: tuple[jax.Array, ...]) -> tuple[TrainState, None]:
         number, *keys = inputs
-        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, random=is_random)
+        collector, chunk, _ = collect(agent, state.agent, env, state.collector, *keys, random=random)
         state = state._replace(collector=collector)
         return train_state.store(state, chunk, (number + 1) * plan.num_envs, agent, buffer, plan), None
 

@@ -56,9 +56,9 @@ def _plain(leaf) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
-def test_in_lock_step_training_is_that_of_one_program(key):
+def test_in_turn_training_is_that_of_one_program(key):
     state, metrics = jax.jit(lambda key: train(key, AGENT, BUFFER, WALK, PLAN))(key)
-    found, found_metrics = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, lock_step=True)
+    found, found_metrics = train_on_host(key, AGENT, BUFFER, HOST_WALK, PLAN, collect_then_learn=True)
     rows, found_rows = (host.gather_all(BUFFER, each.buffer) for each in (state, found))
     _assert_close(rows, found_rows, rtol=0)  # the same transitions, to the bit
     assert np.asarray(rows.truncated).any()
@@ -73,11 +73,12 @@ def test_memories_forget_at_the_ends_of_episodes_as_in_one_program(key):
     agent = Recurrent(DDQN(WALK.action_space, torso=Torso((8,), memory="gru", memory_size=4)))
     buffer = jb.ReplayBuffer(view=jb.Sequence(length=4), length=40, num_envs=2)
     state, _ = jax.jit(lambda key: train(key, agent, buffer, WALK, PLAN))(key)
-    found, _ = train_on_host(key, agent, buffer, HOST_WALK, PLAN, lock_step=True)
+    with pytest.warns(DeprecationWarning, match="`lock_step` of train_on_host.. is now called `collect_then_learn`"):
+        found, _ = train_on_host(key, agent, buffer, HOST_WALK, PLAN, lock_step=True)
     _assert_close(state.buffer, found.buffer, rtol=1e-4, atol=1e-6)  # with the carry of every row
 
 
-def test_rollouts_are_learned_from_in_lock_step(key):
+def test_rollouts_are_learned_from_in_turn(key):
     agent, buffer = PPO(WALK.action_space, torso=Torso((8,))), jb.rollout(length=8, num_envs=2)
     plan = Plan(total_steps=32, num_envs=2, start_steps=0, update_every=16, num_updates=4, mini_batch_size=8)
     state, _ = jax.jit(lambda key: train(key, agent, buffer, WALK, plan))(key)
@@ -121,11 +122,11 @@ def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(actors, key, 
     assert metrics["policy_lag"] == 4 / 5 * PLAN.num_updates  # the first chunk has none
 
 
-@pytest.mark.parametrize(("lock_step", "actors"), [(True, 1), (False, 1), (False, 2)])
-def test_a_run_in_pieces_is_the_same_to_the_bit(lock_step, actors, key):
+@pytest.mark.parametrize(("collect_then_learn", "actors"), [(True, 1), (False, 1), (False, 2)])
+def test_a_run_in_pieces_is_the_same_to_the_bit(collect_then_learn, actors, key):
     ends = []
     for pieces in ([5], [1, 3, 1]):
-        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, lock_step, actors) as loop:
+        with HostLoop(AGENT, BUFFER, HOST_WALK, PLAN, collect_then_learn, actors) as loop:
             state = loop.init(key)
             for piece in pieces:
                 state = loop.run(state, piece)
@@ -176,7 +177,7 @@ def test_offline_learning_and_what_follows_is_that_of_one_program(key):
     state = jb.MixtureState((BUFFER.init(WALK.transition()), data))
     expected = jax.jit(lambda key, state: train(key, AGENT, mixture, WALK, plan, state))(key, state)
     state = jb.MixtureState((BUFFER.init(WALK.transition()), data))
-    after, metrics = train_on_host(key, AGENT, mixture, HOST_WALK, plan, state, lock_step=True)
+    after, metrics = train_on_host(key, AGENT, mixture, HOST_WALK, plan, state, collect_then_learn=True)
     np.testing.assert_array_equal(metrics["steps"], expected[1]["steps"])
     _assert_close(after.agent, expected[0].agent, atol=1e-5)
 
@@ -251,13 +252,13 @@ def make_failing():
 
 
 @pytest.mark.parametrize("actors", [1, 2])
-@pytest.mark.parametrize("lock_step", [True, False])
-def test_an_error_of_an_actor_ends_the_run_and_all_threads(actors, lock_step, key):
+@pytest.mark.parametrize("collect_then_learn", [True, False])
+def test_an_error_of_an_actor_ends_the_run_and_all_threads(actors, collect_then_learn, key):
     Failing.left = 30
     env = from_factory(make_failing, "Failing")
     before = threading.active_count()
     with pytest.raises(ArithmeticError, match="the walker stumbled") as error:
-        train_on_host(key, AGENT, BUFFER, env, PLAN, lock_step=lock_step, actors=actors)
+        train_on_host(key, AGENT, BUFFER, env, PLAN, collect_then_learn=collect_then_learn, actors=actors)
     assert any("of Failing" in note for note in error.value.__notes__)
     assert threading.active_count() == before
 

@@ -156,7 +156,10 @@ def test_seeds_and_actors_go_side_by_side(whole, tmp_path):
         ("ddqn CartPole-v1 --frame-stack 4", "CartPole-v1 is not made by Gymnasium; `frame_stack` is for"),
         ("ddqn CartPole-v1 --processes", "CartPole-v1 runs inside the compiled program; `processes` is for"),
         ("ddqn CartPole-v1 --actors 2", "CartPole-v1 runs inside the compiled program; `actors` is for"),
-        ("ddqn CartPole-v1 --lock-step", "CartPole-v1 runs inside the compiled program; `lock_step` is for"),
+        (
+            "ddqn CartPole-v1 --collect-then-learn",
+            "compiled program; `collect_then_learn` is for",
+        ),
         ("ddqn CartPole-v1 --env.length 2", "CartPole-v1 does not take {'length': 2}"),
         ("sac gymnasium:Pendulum-v1 --hindsight future", "gymnasium:Pendulum-v1 has no goals"),
         (f"ddqn {WALK} --frame-stack 4", "make_host_walk is not made by Gymnasium"),
@@ -170,8 +173,9 @@ def test_what_means_nothing_is_refused_in_one_line(words, message):
 
 def test_options_of_a_constructor_are_handed_on():
     words = "sac gymnasium:Pendulum-v1 --env.g 1.5 --num-envs 2 --processes --lock-step --actors 2"
-    settings = command_line.parse(words.split()).settings
-    assert (settings.env, settings.actors, settings.lock_step) == ({"g": 1.5}, 2, True)
+    with pytest.warns(FutureWarning, match="`lock_step` is now called `collect_then_learn`"):
+        settings = command_line.parse(words.split()).settings
+    assert (settings.env, settings.actors, settings.collect_then_learn) == ({"g": 1.5}, 2, True)
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     vector = build(settings).env.make_tests(1)
     assert vector.envs[0].unwrapped.g == 1.5

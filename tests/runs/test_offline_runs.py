@@ -221,7 +221,9 @@ def test_an_action_that_does_not_exist_is_named_before_anything_is_written(tmp_p
 def test_environments_on_the_host_learn_offline_and_go_on(data, tmp_path, num_seeds):
     """The data of the same environment in JAX serve as well: observations and actions are the same."""
     plan = dataclasses.replace(PLAN, num_test_episodes=1)
-    settings = settings_of(data, environment="gymnasium:Pendulum-v1", num_seeds=num_seeds, plan=plan, lock_step=True)
+    settings = settings_of(
+        data, environment="gymnasium:Pendulum-v1", num_seeds=num_seeds, plan=plan, collect_then_learn=True
+    )
     result = run.start(settings, tmp_path / "run", FEW._replace(final_episodes=1))
     assert (result["updates"], result["steps"]) == (16, 20)
     state = run.restore(tmp_path / "run")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from algorithms.runs import old_settings
 from algorithms.runs.comparing.estimates import Estimate, interquartile_mean
 from algorithms.runs.files import parse_json, read_text
 from algorithms.runs.reproducing.rows import Row, file_name
@@ -99,7 +100,8 @@ class Result(NamedTuple):
 
     def changed_settings(self, row: Row) -> list[str]:
         """Return the names of settings that have other values now. Settings that did not exist then do not count."""
-        return differing(self.settings, _within(row.settings(), self.settings))
+        settings = old_settings.current(self.settings)
+        return differing(settings, _within(row.settings(), settings))
 
     @classmethod
     def of_run(cls, row: Row, folder: RunFolder, times: Times) -> Result:
