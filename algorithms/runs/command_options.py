@@ -180,7 +180,7 @@ def options_of_settings(values: Mapping[str, Any]) -> dict[str, Option]:
 
 def _sampler_option(where: str, name: str | None) -> Option:
     what = "How the sampler around it draws" if "." in where else "Which transitions are drawn"
-    text = f"{what}: {', '.join(SAMPLERS)}."
+    text = f"{what}: {', '.join(SAMPLERS)}. Combined is for a whole buffer in a file; see --config."
     return Option(where, (*where.split("."), "name"), str, text, name, group=where)
 
 

@@ -20,7 +20,7 @@ from algorithms.agents.td3 import TD3
 from algorithms.environments.spaces import Box, Discrete
 from algorithms.optimizers import Optimizer
 from algorithms.runs.settings import check_options, require_keys
-from jaxrl_buffers import LastN, Prioritized, Recent, Uniform
+from jaxrl_buffers import Episodic, LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import Sampler
 
@@ -34,7 +34,14 @@ ACTION_SPACES: dict[str, tuple[type, ...]] = {
     "ppo": (Box, Discrete),
 }
 ON_POLICY = ("ppo",)
-SAMPLERS: dict[str, Any] = {"uniform": Uniform, "prioritized": Prioritized, "recent": Recent, "last_n": LastN}
+# `Combined` holds a list of samplers, and options have no lists. It is for a whole `buffer` in a file.
+SAMPLERS: dict[str, Any] = {
+    "uniform": Uniform,
+    "prioritized": Prioritized,
+    "recent": Recent,
+    "last_n": LastN,
+    "episodic": Episodic,
+}
 OF_ROLLOUT = ("length", "num_envs", "gamma")  # fields of a rollout that follow from other settings
 
 

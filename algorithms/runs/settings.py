@@ -46,7 +46,8 @@ class Settings:
         environment: the name of an environment: `CartPole-v1` of gymnax, `brax:ant`, `gymnasium:HalfCheetah-v5`, or
             `module:function` for your own.
         plan: budgets and intervals.
-        sampler: which transitions of a replay buffer are drawn. None is `{"name": "uniform"}`.
+        sampler: which transitions of a replay buffer are drawn. None is `{"name": "uniform"}`. To combine several
+            samplers, give a whole `buffer` that has the sampler `Combined`.
         rollout: options of the rollout from which an on-policy algorithm learns.
         buffer: a whole buffer; None to make one from the other settings.
         n_step: rewards summed up in a target; 1 for on-policy algorithms.

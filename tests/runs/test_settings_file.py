@@ -16,8 +16,9 @@ import jaxrl_buffers as jb
 from algorithms import NATURE, Torso, environments, torso_for
 from algorithms.networks import MEDIUM
 from algorithms.runs import build as build_module
-from algorithms.runs import presets, settings_file
+from algorithms.runs import command_line, presets, settings_file
 from algorithms.runs.build import build, complete
+from algorithms.runs.components import SAMPLERS
 from algorithms.runs.settings import Settings
 from jaxrl_buffers import _yaml as yaml_text
 
@@ -199,3 +200,10 @@ def test_names_behind_options(script, capsys, file):
 def _torso(settings):
     """Return the torso of the agent inside the wrappers of the preset: averaging and normalizing."""
     return build(settings).agent.agent.agent.torso
+
+
+def test_every_sampler_but_combined_has_a_name():
+    found = {name for name in jb.samplers.__all__ if not name.endswith("State")} - {"Stateless", "Wrapping"}
+    assert found - {kind.__name__ for kind in SAMPLERS.values()} == {"Combined"}
+    words = ["ddqn", "CartPole-v1", "--sampler", "episodic", "--sampler.whole"]
+    assert build(command_line.parse(words).settings).buffer.sampler == jb.Episodic(whole=True)

@@ -38,6 +38,7 @@ SAMPLERS = (
     {"name": "recent"},
     {"name": "recent", "base": {"name": "prioritized"}},
     {"name": "last_n", "num_starts": 20},
+    {"name": "episodic"},
 )
 
 
