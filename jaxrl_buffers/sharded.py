@@ -163,6 +163,12 @@ def shard(buffer: ReplayBuffer | Mixture | Rollout, axis: Axis) -> Sharded | Mix
 
     A `ReplayBuffer` becomes a `Sharded`. All buffers of a `Mixture` do. A `Rollout` normalizes advantages by the mean
     and the standard deviation over all devices.
+
+    Example:
+        >>> import jaxrl_buffers as jb
+        >>> mixture = jb.Mixture((jb.uniform(8), jb.prioritized(8)))
+        >>> [type(part).__name__ for part in shard(mixture, "devices").buffers]
+        ['Sharded', 'Sharded']
     """
     if isinstance(buffer, Mixture):
         return buffer.replace(buffers=tuple(shard(part, axis) for part in buffer.buffers))

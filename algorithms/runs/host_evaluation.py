@@ -33,6 +33,15 @@ def evaluate_on_host(
 
     At most 20 environments play at once, so more episodes are played in rounds. The result is the returns
     `float32[E]` and the lengths `int32[E]` of the episodes.
+
+    Example:
+        >>> from algorithms import DDQN, environments
+        >>> env = environments.make("gymnasium:CartPole-v1")
+        >>> agent, key = DDQN(env.action_space), jax.random.key(0)
+        >>> state = agent.init(key, env.obs, env.action_space.example)
+        >>> returns, lengths = evaluate_on_host(agent, state, env, key, num_episodes=2)
+        >>> returns.shape
+        (2,)
     """
     require_integer("evaluate_on_host", "num_episodes", num_episodes, 1)
     limit, num_envs = time_limit(env, max_steps), side_by_side(num_episodes)

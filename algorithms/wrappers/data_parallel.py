@@ -34,6 +34,18 @@ class DataParallel(SameCarry, Component):
     Args:
         agent: any agent.
         axis: the name of the mesh axis.
+
+    Example:
+        >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
+        >>> from algorithms import DDQN, Discrete
+        >>> mesh = Mesh(jax.devices()[:1], ("devices",), axis_types=(AxisType.Auto,))
+        >>> agent = DataParallel(DDQN(Discrete(2)), "devices")
+        >>> state = agent.init(jax.random.key(0), jax.numpy.zeros(3), Discrete(2).example)
+        >>> def act(state, obs, key):
+        ...     return agent.act(state, obs, (), key)[0]
+        >>> act = jax.shard_map(act, mesh=mesh, in_specs=(P(), P("devices"), P()), out_specs=P("devices"))
+        >>> act(state, jax.numpy.zeros((4, 3)), jax.random.key(1)).shape  # of 4 environments, split over the devices
+        (4,)
     """
 
     agent: Agent
