@@ -32,7 +32,7 @@ from algorithms.networks import Critic, DeterministicActor, Torso, apply_batch, 
 from algorithms.networks.distributions import Normal
 from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
-from jaxrl_buffers._checks import require_count, require_number, require_positive
+from jaxrl_buffers._checks import require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
@@ -104,11 +104,10 @@ class DeterministicAgent(ActorAgent):
         for name in ("learning_rate_q", "learning_rate_pi", "noise_scale", *names):
             require_number(self, name, getattr(self, name), 0)
         require_positive(self, "max_grad_norm")
-        require_count(self, "target_update_interval", self.target_update_interval)
-        require_number(self, "polyak", self.polyak, 0, 1)
         exploration.check(self, self.noise, self.noise_theta)
         addon.check(owner, self.addons)
         optimization.check(self)
+        optimization.check_target(self)
 
     @abc.abstractmethod
     def gradients(self, state: DeterministicState, sample: Sample, key: jax.Array) -> tuple[ActorCritic, StepInfo]:

@@ -45,7 +45,7 @@ from algorithms.networks import QNetwork, Torso, apply_batch, init_network, tors
 from algorithms.networks.distributions import Categorical
 from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
-from jaxrl_buffers._checks import require_count, require_flag, require_number, require_positive
+from jaxrl_buffers._checks import require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
@@ -123,12 +123,12 @@ class DDQN(BaseAgent, Component):
         require_number(self, "learning_rate", self.learning_rate, 0)
         for name in ("max_grad_norm", "policy_temperature"):
             require_positive(self, name)
-        for name in ("polyak", "initial_epsilon", "epsilon_decay", "final_epsilon"):
+        for name in ("initial_epsilon", "epsilon_decay", "final_epsilon"):
             require_number(self, name, getattr(self, name), 0, 1)
-        require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("DDQN", "dueling", self.dueling)
         addon.check("DDQN", self.addons)
         optimization.check(self)
+        optimization.check_target(self)
 
     @property
     def network(self) -> QNetwork:

@@ -65,7 +65,7 @@ from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import Torso
 from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
-from jaxrl_buffers._checks import require_count, require_flag, require_integer, require_number
+from jaxrl_buffers._checks import require_flag, require_integer, require_number
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
@@ -162,12 +162,11 @@ class MPO(StochasticAgent, Component):
         optimization.check(self)
         require_integer("MPO", "num_samples", self.num_samples, 1)
         require_integer("MPO", "num_passes", self.num_passes, 1)
-        require_number(self, "polyak", self.polyak, 0, 1)
-        numbers = ("learning", "max", "dual", "penalty", "kl", "initial", "target", "variance")
+        optimization.check_target(self)
+        numbers = ("learning", "max", "dual", "penalty", "kl", "initial", "variance")
         for name, value in vars(self).items():
             if name.startswith(numbers) and not (name in OPTIONAL and value is None):
                 require_number(self, name, value, 0)
-        require_count(self, "target_update_interval", self.target_update_interval)
         require_flag("MPO", "penalized", self.penalized)
 
     @property

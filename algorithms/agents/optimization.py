@@ -27,7 +27,7 @@ from flax.core import FrozenDict
 
 from algorithms.optimizers import Optimizer
 from algorithms.types import GroupRule, Groups, LearnerAgent, LearnerState, TargetAgent, TargetState
-from jaxrl_buffers._checks import shown
+from jaxrl_buffers._checks import require_count, require_number, shown
 from jaxrl_buffers.types import PyTree, Scalar
 
 State = TypeVar("State", bound=LearnerState)
@@ -64,6 +64,12 @@ def check(agent: LearnerAgent) -> None:
                 f"`optimizer` for {', '.join(groups)}, so `{setting}` has no effect; leave it out, and give the "
                 "optimizer its own learning rate, schedule and clipping."
             )
+
+
+def check_target(agent: TargetAgent) -> None:
+    """Refuse a bad `polyak` or `target_update_interval`."""
+    require_number(agent, "polyak", agent.polyak, 0, 1)
+    require_count(agent, "target_update_interval", agent.target_update_interval)
 
 
 def init(agent: LearnerAgent, params: Params) -> Params:

@@ -144,10 +144,10 @@ class SAC(StochasticAgent, Component):
             require_number(self, name, getattr(self, name), 0)
         if self.learn_alpha:
             require_positive(self, "initial_alpha")
-        for name in ("polyak", "target_entropy_ratio", "final_target_entropy_ratio"):
+        optimization.check_target(self)
+        for name in ("target_entropy_ratio", "final_target_entropy_ratio"):
             require_number(self, name, getattr(self, name), 0, 1)
-        for name in ("target_update_interval", "annealing_updates"):
-            require_count(self, name, getattr(self, name))
+        require_count(self, "annealing_updates", self.annealing_updates)
         if self.target_entropy is not None:
             require_number(self, "target_entropy", self.target_entropy, -float(FLOAT32.max))
 

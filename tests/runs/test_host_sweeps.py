@@ -6,23 +6,14 @@ import dataclasses
 import signal
 
 import pytest
+from support import short_runs
+from support.short_runs import FEW
 
-from algorithms import Plan
 from algorithms.runs import run, sweeps
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 
-PLAN = Plan(
-    total_steps=140,
-    num_envs=2,
-    start_steps=60,
-    update_every=4,
-    num_updates=1,
-    mini_batch_size=8,
-    test_every=40,
-    num_test_episodes=2,
-)
-FEW = run.Options(final_episodes=2)
+PLAN = dataclasses.replace(short_runs.PLAN, total_steps=140, test_every=40)
 
 
 def test_on_the_host_runs_come_one_after_the_other(tmp_path):

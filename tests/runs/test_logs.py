@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -10,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import short_runs
 from support.log_readers import read_csv, read_tensorboard, read_wandb
 from support.short_runs import SharedPrograms
 
-from algorithms import Plan
 from algorithms.runs import command_line, logs, run
 from algorithms.runs.build import complete
 from algorithms.runs.logs.tensorboard import tag
@@ -22,16 +23,7 @@ from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-PLAN = Plan(
-    total_steps=260,
-    num_envs=2,
-    start_steps=60,
-    update_every=20,
-    num_updates=1,
-    mini_batch_size=8,
-    test_every=40,
-    num_test_episodes=2,
-)
+PLAN = dataclasses.replace(short_runs.PLAN, total_steps=260, update_every=20, test_every=40)
 SETTINGS = complete(Settings("ddqn", "CartPole-v1", PLAN, capacity=200, hidden_sizes=(8,), num_seeds=2, seed=5))
 ALL = ("csv", "tensorboard", "wandb")
 SERIES = ["mean", "seed5", "seed6"]

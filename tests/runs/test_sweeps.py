@@ -12,6 +12,8 @@ import chex
 import jax
 import numpy as np
 import pytest
+from support import short_runs
+from support.short_runs import FEW
 
 from algorithms import Plan, load_policy
 from algorithms.runs import command_line, run, sweeps
@@ -23,22 +25,12 @@ from algorithms.runs.side_by_side import InOneProgram
 from algorithms.runs.varied import Varied
 from jaxrl_buffers import Prioritized, host
 
-PLAN = Plan(
-    total_steps=140,
-    num_envs=2,
-    start_steps=60,
-    update_every=4,
-    num_updates=1,
-    mini_batch_size=8,
-    test_every=40,
-    num_test_episodes=2,
-)
+PLAN = dataclasses.replace(short_runs.PLAN, total_steps=140, test_every=40)
 SETTINGS = complete(
     Settings("ddqn", "CartPole-v1", PLAN, {"name": "prioritized"}, capacity=100, hidden_sizes=(8,), num_seeds=2)
 )
 VALUES = {"agent.learning_rate": [1e-3, 1e-1], "sampler.alpha": [0.2]}
 NAMES = ["agent.learning_rate=0.001,sampler.alpha=0.2", "agent.learning_rate=0.1,sampler.alpha=0.2"]
-FEW = run.Options(final_episodes=2)
 
 
 @functools.cache
