@@ -76,15 +76,16 @@ def own_key(key: jax.Array, axis: Axis) -> jax.Array:
     return fold_in(key, lax.axis_index(axis))
 
 
-def across(component: Any, axis: Axis) -> Any:
+def across(component: T, axis: Axis) -> T:
     """Return a component in which every part with a field `axis` has this axis.
 
     Parts are the fields of components, and the entries of their tuples.
     """
     if isinstance(component, tuple):
-        parts = [across(part, axis) for part in component]
-        is_changed = any(new is not old for new, old in zip(parts, component, strict=True))
-        return tuple(parts) if is_changed else component
+        parts: Any = tuple(across(part, axis) for part in component)
+        if any(new is not old for new, old in zip(parts, component, strict=True)):
+            return parts
+        return component
     if not isinstance(component, Component):
         return component
     fields: Any = dataclasses.fields(component)  # pyright: ignore[reportArgumentType]

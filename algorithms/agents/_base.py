@@ -7,7 +7,7 @@ the fields that they use. Each algorithm lists all of its hyper-parameters itsel
 from __future__ import annotations
 
 import abc
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
 
@@ -16,7 +16,7 @@ from algorithms.agents import exploration
 from algorithms.agents._policies import PolicyNetworks
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks.distributions import Distribution
-from algorithms.types import HasParams
+from algorithms.types import HasParams, Roles
 from jaxrl_buffers._checks import require_positive
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
@@ -68,6 +68,13 @@ class StochasticAgent(ActorAgent):
     noise_theta: Scalar
     max_grad_norm: Scalar
     addons: tuple[Addon, ...]
+
+    critic_axes: ClassVar[tuple[int, ...]] = ()  # the sizes of the axes along which critics are stacked
+
+    @property
+    def roles(self) -> Roles:
+        """One policy, and one critic or a stack of critics."""
+        return (("actor", ()), ("critic", self.critic_axes))
 
     def check(self) -> None:
         """Refuse bad values of the fields above."""

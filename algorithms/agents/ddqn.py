@@ -113,7 +113,6 @@ class DDQN(BaseAgent, Component):
     addons: tuple[Addon, ...] = ()
 
     groups: ClassVar[Mapping[str, GroupRule]] = {"critic": GroupRule("learning_rate")}
-    roles: ClassVar[Roles] = (("critic", ()),)
 
     def __post_init__(self) -> None:
         if not isinstance(self.action_space, Discrete):
@@ -129,6 +128,11 @@ class DDQN(BaseAgent, Component):
         addon.check("DDQN", self.addons)
         optimization.check(self)
         optimization.check_target(self)
+
+    @property
+    def roles(self) -> Roles:
+        """One critic, which is also the policy."""
+        return (("critic", ()),)
 
     @property
     def network(self) -> QNetwork:

@@ -64,7 +64,7 @@ from algorithms.agents.mpo_losses import Candidates
 from algorithms.environments.spaces import Discrete, Space
 from algorithms.networks import Torso
 from algorithms.optimizers import Optimizers, Schedule
-from algorithms.types import GroupRule, Metrics, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, StepInfo
 from jaxrl_buffers._checks import require_flag, require_integer, require_number
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -155,7 +155,6 @@ class MPO(StochasticAgent, Component):
         "temperature": GroupRule("learning_rate_dual", is_clipped=False),
         "multipliers": GroupRule("learning_rate_dual", is_clipped=False),
     }
-    roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
 
     def __post_init__(self) -> None:
         self.check()

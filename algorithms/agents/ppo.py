@@ -40,7 +40,7 @@ from algorithms.agents._policies import StochasticPolicy
 from algorithms.environments.spaces import Space
 from algorithms.networks import Torso, ValueNetwork, apply_batch, init_network
 from algorithms.optimizers import Optimizers, Schedule
-from algorithms.types import GroupRule, Metrics, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, StepInfo
 from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._checks import require_number
 from jaxrl_buffers._mesh import Axis
@@ -104,8 +104,7 @@ class PPO(StochasticAgent, Component):
         "actor": GroupRule("learning_rate_pi"),
         "critic": GroupRule("learning_rate_v"),
     }
-    learns_from_columns: ClassVar[bool] = False
-    roles: ClassVar[Roles] = (("actor", ()), ("critic", ()))
+    learns_from_columns = False
 
     def __post_init__(self) -> None:
         self.check()

@@ -44,7 +44,7 @@ from algorithms.agents._soft_policies import ContinuousSoftPolicy, DiscreteSoftP
 from algorithms.environments.spaces import Box, Discrete, Space
 from algorithms.networks import Torso
 from algorithms.optimizers import Optimizers, Schedule
-from algorithms.types import GroupRule, Metrics, Roles, StepInfo
+from algorithms.types import GroupRule, Metrics, StepInfo
 from jaxrl_buffers._checks import FLOAT32, require_count, require_flag, require_number, require_positive
 from jaxrl_buffers._random.hashing import split
 from jaxrl_buffers.component import Component, field
@@ -134,7 +134,7 @@ class SAC(StochasticAgent, Component):
         "critic": GroupRule("learning_rate_q"),
         "log_alpha": GroupRule("learning_rate_alpha", is_clipped=False),
     }
-    roles: ClassVar[Roles] = (("actor", ()), ("critic", (NUM_CRITICS,)))
+    critic_axes: ClassVar[tuple[int, ...]] = (NUM_CRITICS,)
 
     def __post_init__(self) -> None:
         self.check()

@@ -14,7 +14,7 @@ from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.networks import Torso, torso_for
 from algorithms.optimizers import LinearDecay
 from algorithms.runs import components, data_set, devices, settings_checks
-from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY
+from algorithms.runs.components import ACTION_SPACES, ALGORITHMS, ON_POLICY, Algorithm
 from algorithms.runs.host_loop import check_actors
 from algorithms.runs.settings import SIZES, Settings, is_component, replaced_settings, require_keys
 from algorithms.training import parallel
@@ -36,7 +36,7 @@ class Experiment(NamedTuple):
 
     agent: Agent
     buffer: Buffer
-    env: Any  # an `Environment`, or a `HostEnvironment`
+    env: Environment | HostEnvironment
     plan: Plan
 
 
@@ -115,7 +115,7 @@ def _on_devices(settings: Settings, experiment: Experiment) -> Experiment:
     return experiment._replace(plan=dataclasses.replace(experiment.plan, devices=1))
 
 
-def _environment(settings: Settings) -> Described:
+def _environment(settings: Settings) -> Environment | HostEnvironment:
     """Return the environment, which must be one that the algorithm can act in."""
     options = _environment_options(settings)
     try:
@@ -172,7 +172,7 @@ def _refuse_on_host(settings: Settings, names: tuple[str, ...], why: str) -> Non
             )
 
 
-def _agent(settings: Settings, env: Described) -> Any:
+def _agent(settings: Settings, env: Described) -> Algorithm:
     """Return the bare agent, without the wrappers that the settings ask for."""
     torso = Torso(
         activation=settings.activation,
@@ -193,7 +193,7 @@ def _sizes(settings: Settings, env: Described) -> dict[str, Any]:
     return {name: getattr(others, name) for name in SIZES} | given
 
 
-def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Any:
+def _whole_agent(settings: Settings, env: Described, torso: Torso) -> Algorithm:
     """Return an agent that is given as a component. If it names no torso, it gets the torso of the settings."""
     algorithm, own = components.algorithm_of(settings.agent), settings.agent.get("config")
     if settings.algorithm != algorithm:

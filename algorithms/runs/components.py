@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from algorithms.agents.ddpg import DDPG
@@ -24,7 +24,9 @@ from jaxrl_buffers import Episodic, LastN, Prioritized, Recent, Uniform
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import Sampler
 
-ALGORITHMS: dict[str, Any] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC, "mpo": MPO, "ppo": PPO}
+Algorithm = DDQN | DDPG | TD3 | SAC | MPO | PPO
+Made = typing.TypeVar("Made")
+ALGORITHMS: dict[str, type[Algorithm]] = {"ddqn": DDQN, "ddpg": DDPG, "td3": TD3, "sac": SAC, "mpo": MPO, "ppo": PPO}
 ACTION_SPACES: dict[str, tuple[type, ...]] = {
     "ddqn": (Discrete,),
     "ddpg": (Box,),
@@ -70,7 +72,7 @@ def kind_of(hint: Any) -> type | None:
     return next((kind for kind in (bool, int, float, str) if kind in kinds), None)
 
 
-def make(where: str, component: type[Any], given: object, *parts: Any, **others: Any) -> Any:
+def make(where: str, component: type[Made], given: object, *parts: Any, **others: Any) -> Made:
     """Return a component with the given options and with other parts; errors begin with the name of the setting."""
     options = _checked(where, component, given)
     missing = [name for name, value in (options_of(component) | options).items() if value is dataclasses.MISSING]
@@ -78,11 +80,12 @@ def make(where: str, component: type[Any], given: object, *parts: Any, **others:
         raise ValueError(f"{where}.{missing[0]}: is missing, expected a number.")
     if "optimizer" in options:
         options["optimizer"] = make_optimizer(f"{where}.optimizer", options["optimizer"])
+    construct: Callable[..., Made] = component
     with named(where):
-        return component(*parts, **others, **options)
+        return construct(*parts, **others, **options)
 
 
-def make_optimizer(where: str, given: object) -> Any:
+def make_optimizer(where: str, given: object) -> Optimizer | dict[str, Any]:
     """Return the optimizer in `{name, learning_rate, ...}`, or in a dict from groups of parameters to such dicts.
 
     Example:
@@ -143,7 +146,7 @@ class SamplerLevel(typing.NamedTuple):
 
     where: str  # such as "sampler.base"
     name: str
-    component: Any  # the class
+    component: type[Any]
     options: dict[str, Any]  # that are given
 
     @property

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algorithms.environments import Environment
 from algorithms.environments.goals import Goal
+from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs import data_set, pace
 from algorithms.runs._member import Member, Own
 from algorithms.runs.build import Experiment, build
@@ -79,8 +79,8 @@ def _compile(points: Sequence[Settings], experiments: Sequence[Experiment], core
     _, _, env, plan = experiments[0]
     varied = Varied([(experiment.agent, experiment.buffer) for experiment in experiments])
     own = _own_values(points, varied)
-    if not isinstance(env, Environment):
-        return _on_host(points[0], experiments[0], own)
+    if isinstance(env, HostEnvironment):
+        return _on_host(points[0], experiments[0], env, own)
     way = way_for(len(own.key_train), cores, plan.devices)
     programs = _in_program(points, Member(varied, env, plan), own, way)
     return _of_devices(programs, Member(varied, env, plan), own, way) if isinstance(way, OnDevices) else programs
@@ -147,18 +147,19 @@ def _of_devices(programs: Programs, member: Member, own: Own, way: OnDevices) ->
     )
 
 
-def _on_host(settings: Settings, experiment: Experiment, own: Own) -> Programs:
+def _on_host(settings: Settings, experiment: Experiment, env: HostEnvironment, own: Own) -> Programs:
     """Return the programs of a run whose environments are stepped on the host, those of all seeds side by side."""
     way = Alone() if settings.num_seeds == 1 else InOneProgram()
     num_seeds = None if settings.num_seeds == 1 else settings.num_seeds
-    host = HostLoop(*experiment, settings.collect_then_learn, settings.actors, num_seeds)
+    agent, buffer, _, plan = experiment
+    host = HostLoop(agent, buffer, env, plan, settings.collect_then_learn, settings.actors, num_seeds)
     own = way.split(own)
     key_of_test = way.compiled(jax.random.fold_in, num_shared=1)
 
     def init(agent_state: PyTree = None) -> TrainState:
         stored = None
         if settings.dataset is not None:
-            stored = data_set.load(settings.dataset, experiment.buffer, experiment.env, experiment.agent)
+            stored = data_set.load(settings.dataset, buffer, env, agent)
         if num_seeds is not None:  # each has a copy of its own
             stored = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_seeds, *leaf.shape)), stored)
         return host.init(own.key_train, stored, agent_state)

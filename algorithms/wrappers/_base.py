@@ -5,10 +5,14 @@ Wrappers override no method of these classes. The classes declare no fields. Eac
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from algorithms.environments.spaces import Space
 from algorithms.types import Agent, OnPolicyAgent, PolicyAgent
 from jaxrl_buffers._checks import shown
 from jaxrl_buffers.types import PyTree
+
+Inner = TypeVar("Inner", bound=Agent)
 
 
 def require_agent(owner: str, agent: object) -> None:
@@ -17,14 +21,14 @@ def require_agent(owner: str, agent: object) -> None:
         raise ValueError(f"{owner}(agent={shown(agent)}): give an agent, such as DDQN(env.action_space).")
 
 
-class Wrapper:
+class Wrapper(Generic[Inner]):
     """An agent with another agent inside, in its field `agent`.
 
     The names of the inner agent's hyper-parameters begin with `agent.`, as in
     `jb.with_parameters(normalized, {"agent.learning_rate": 1e-3})`.
     """
 
-    agent: Agent
+    agent: Inner
 
     @property
     def action_space(self) -> Space:
@@ -51,7 +55,7 @@ class Wrapper:
         return self.agent
 
 
-class SameCarry(Wrapper):
+class SameCarry(Wrapper[Agent]):
     """A wrapper that uses the carry of the agent inside, and learns from the same kind of minibatches."""
 
     def initial_carry(self, num_envs: int) -> PyTree:

@@ -16,7 +16,7 @@ observations in this batch are a `History`. Rows that do not count have the weig
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from jaxrl_buffers.types import Batch, PyTree, Sample, Transition
 from jaxrl_buffers.views.sequence import sum_rows
 
 
-class Recurrent(Wrapper, Component):
+class Recurrent(Wrapper[MemoryAgent], Component):
     """An agent whose networks remember earlier observations.
 
     Args:
@@ -53,11 +53,11 @@ class Recurrent(Wrapper, Component):
         (1, 5)
     """
 
-    agent: MemoryAgent  # pyright: ignore[reportIncompatibleVariableOverride]
+    agent: MemoryAgent
     n_step: int = field(static=True, default=1)
     axis: Axis = field(static=True, default=None, kw_only=True, repr=False, metadata=MESH_AXIS)
 
-    learns_from_columns: ClassVar[bool] = True  # minibatches of a rollout hold whole environments
+    learns_from_columns = True  # minibatches of a rollout hold whole environments
 
     def __post_init__(self) -> None:
         require_integer("Recurrent", "n_step", self.n_step, 1)
