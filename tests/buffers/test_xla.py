@@ -10,24 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from support.platforms import assert_plain_elsewhere, operations
 
-from jaxrl_buffers import _xla
+from jaxrl_buffers import _xla, segment_tree
 
-PLUMBING = ("stablehlo.constant", "stablehlo.case", "stablehlo.return", "func.func")  # a case of the one branch chosen
 DTYPES = [jnp.int32, jnp.uint32, jnp.uint8, jnp.bool_, jnp.float32, jnp.bfloat16]
-
-
-def operations(platform, function, *args):
-    """Return the operations of a program as it is given to the compiler of a platform, without constants."""
-    text = jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
-    return [name for name in re.findall(r"(?:stablehlo|func)\.\w+(?: @\w+)?", text) if name not in PLUMBING]
-
-
-def assert_plain_elsewhere(function, plain, *args):
-    """Check that a function is special on CPU, and the same program as a plain one on other platforms."""
-    for platform in ("tpu", "cuda"):
-        assert operations(platform, function, *args) == operations(platform, plain, *args)
-    assert operations("cpu", function, *args) != operations("cpu", plain, *args)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -116,6 +103,20 @@ def test_arrays_that_are_read_by_row_are_compact_if_that_saves_much(shape, is_sp
     assert ("stablehlo.custom_call @LayoutConstraint" in found) is is_special
 
 
+def test_four_bytes_are_stacked_as_words_on_cpu():
+    def stacked(*arrays):
+        return _xla.stack_bytes(arrays)
+
+    def plain(*arrays):
+        return jnp.stack(arrays, axis=-1)
+
+    arrays = [jnp.asarray(part, jnp.uint8) for part in np.random.default_rng(0).integers(256, size=(4, 5, 3))]
+    np.testing.assert_array_equal(jax.jit(stacked)(*arrays), plain(*arrays))
+    assert_plain_elsewhere(stacked, plain, *arrays)
+    for others in (arrays[:3], [array.astype(jnp.uint16) for array in arrays]):
+        assert operations("cpu", stacked, *others) == operations("cpu", plain, *others)
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 31, 32, 48, 50, 128])
 def test_sums_are_made_in_the_same_order_at_any_width(width):
     """The second half is added to the first, what is left over stays behind it."""
@@ -165,6 +166,21 @@ def test_runs_are_set_in_one_kernel_on_gpu_alone():
         found = operations(platform, written, *args)
         assert ("stablehlo.scatter" in found) is is_scatter
         assert found.count("stablehlo.dynamic_update_slice") == (0 if is_scatter else 2)
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_runs_of_leaves_are_scattered_on_gpu_alone(wraps):
+    """This is of wide trees: narrow ones write only the leaves themselves as runs."""
+
+    def written(tree, begin, values):
+        return segment_tree.write_run(tree, begin, values, wraps=wraps)
+
+    args = segment_tree.init(2**16, fan_out=32), jnp.int32(5), jnp.ones(40)
+    counts = {name: operations(name, written, *args) for name in ("cuda", "tpu", "cpu")}
+    slices = {name: found.count("stablehlo.dynamic_update_slice") for name, found in counts.items()}
+    num_runs = 1 + 3  # of the leaves, and of three numbers of the parents that are stored
+    assert slices == {"cuda": 0, "tpu": num_runs * (1 + wraps), "cpu": num_runs * (1 + wraps)}
+    assert "stablehlo.scatter" in counts["cuda"]
 
 
 def with_gradients(function):
