@@ -12,7 +12,7 @@ from support import helpers
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import checkpoint
-from jaxrl_buffers.storage import rows
+from jaxrl_buffers.storage import _words, rows
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._packing import Element, form_of, pack, unpack
 from jaxrl_buffers.storage._words import LARGE, Words
@@ -23,6 +23,7 @@ DTYPES = [
     *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4),
 ]
 WIDE_DTYPES = ["int64", "uint64", "float64", "complex128"]
+TWO_ROWS = 70  # words: rows of two environments are packed in blocks of two rows, and what is left over
 SHAPES = [(), (1,), (3,), (4,), (5, 2), (2, 3, 3)]
 
 
@@ -123,16 +124,25 @@ def random_rows(rng, *lead):
     }
 
 
+def wide_rows(rng, *lead):
+    """Return rows with more dtypes, for x64 mode: also a large leaf of 64 bits, which has an array of its own."""
+    shapes = {"int64": (2,), "float64": (), "complex64": (2, 1), "complex128": (), "float16": (3,)}
+    numbers = {dtype: jnp.asarray(random_bits(rng, dtype, (*lead, *shape))) for dtype, shape in shapes.items()}
+    nibbles = jnp.asarray(random_bits(rng, ml_dtypes.int4, (*lead, 5)))
+    large = jnp.asarray(random_bits(rng, "int64", (*lead, LARGE)))
+    return random_rows(rng, *lead) | numbers | {"nibbles": nibbles, "large": large}
+
+
 def structure_of(tree, num_axes):
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[num_axes:], leaf.dtype), tree)
 
 
-def test_random_operations_on_both_layouts_give_the_same():
+def check_random_operations(random_rows, num_cycles):
     rng = np.random.default_rng(0)
     length, num_envs = 7, 3
     layouts = [rows.empty(structure_of(random_rows(rng, 1), 1), (length, num_envs), name) for name in PLATFORMS]
     chex.assert_trees_all_equal_structs(*(layout.structure for layout in layouts))
-    for _ in range(12):
+    for _ in range(num_cycles):
         num_rows, row = int(rng.choice([1, 3, length])), int(rng.integers(length))
         chunk = random_rows(rng, num_rows, num_envs)
         layouts = [layout.write(chunk, jnp.int32(row), length) for layout in layouts]
@@ -160,6 +170,15 @@ def test_random_operations_on_both_layouts_give_the_same():
             jax.tree.map(assert_same_bits, results[0], other)
 
 
+def test_random_operations_on_both_layouts_give_the_same():
+    check_random_operations(random_rows, num_cycles=12)
+
+
+def test_random_operations_on_numbers_of_64_bits_give_the_same():
+    with jax.enable_x64(True):
+        check_random_operations(wide_rows, num_cycles=4)
+
+
 def test_selected_steps_are_those_that_were_named():
     layout = rows.empty(structure_of(helpers.EXAMPLE, 0), (6, 2), "tpu")
     chunk = helpers.stack([[helpers.transition(10 * row + env) for env in range(2)] for row in range(6)])
@@ -172,7 +191,9 @@ def test_selected_steps_are_those_that_were_named():
 
 @pytest.mark.parametrize("from_platform", PLATFORMS)
 @pytest.mark.parametrize("to_platform", PLATFORMS)
-def test_checkpoints_move_between_layouts(tmp_path, from_platform, to_platform):
+def test_checkpoints_move_between_layouts(tmp_path, monkeypatch, from_platform, to_platform):
+    monkeypatch.setattr(_words, "BLOCK_WORDS", TWO_ROWS)
+
     def filled(platform, seed):
         buffer = jb.prioritized(5, 2, n=2, platform=platform)
         example = helpers.EXAMPLE._replace(extras={"key": jax.random.key(0), "half": jnp.zeros(3, jnp.bfloat16)})
@@ -191,9 +212,11 @@ def test_checkpoints_move_between_layouts(tmp_path, from_platform, to_platform):
     jax.tree.map(assert_same_bits, buffer.sample(restored, jax.random.key(3), 8), expected)
 
 
-def test_vmapped_states_move_between_layouts(tmp_path):
+def test_vmapped_states_move_between_layouts(tmp_path, monkeypatch):
+    monkeypatch.setattr(_words, "BLOCK_WORDS", TWO_ROWS)
+
     def filled(platform):
-        buffer = jb.uniform(4, 2, platform=platform)
+        buffer = jb.uniform(5, 2, platform=platform)
         chunk = helpers.stack([[helpers.transition(7 * row + env) for env in range(2)] for row in range(3)])
 
         def fill(number):
