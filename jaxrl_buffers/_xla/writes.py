@@ -78,7 +78,8 @@ def scatter_on_gpu(scatter: Callable[..., Any], slices: Callable[..., Any], *arg
     while a scatter is one kernel.
 
     Seen on: jaxlib 0.10.2 and libtpu 0.0.51.
-    Gains: on a GPU, one kernel for a run that may wrap, not two. GAIN_OF_TREE
+    Gains: on a GPU, one kernel for a run that may wrap, not two. For the parents of a tree's leaves, a loop with
+        priorities has 30 kernels on an H100, not 32.
     Pinned by: `test_runs_are_set_in_one_kernel_on_gpu_alone`, `test_runs_of_leaves_are_scattered_on_gpu_alone`.
     Can go when: XLA makes one kernel of neighboring slice updates.
 
