@@ -58,8 +58,8 @@ class SlotLeaf:
     def __init__(self, leaf: Leaf, storage: Ring):
         array = leaf.leaves if isinstance(leaf, SegmentTree) else leaf
         num_lead = len(array.shape) - 1  # a vmapped state has axes in front
-        rows: Any = storage.rows
-        shape = rows.shape if isinstance(rows, Words) else jax.tree.leaves(rows.tree)[0].shape[num_lead : num_lead + 2]
+        rows = jax.tree.leaves(storage.rows.stored_leaves, is_leaf=_is_packed)[0]
+        shape = rows.shape[num_lead : num_lead + 2]
         is_lockstep = len(storage.head.shape) == num_lead
         self.leaf = leaf
         self.shape = (*array.shape[:-1], *(shape if is_lockstep else reversed(shape)))

@@ -151,7 +151,7 @@ class Shared:
             Leaves `[num_rows, E, ...]`.
         """
         require_integer("dequeue", "num_rows", num_rows, 1, self._buffer.length)
-        if self._buffer.frames is not None:
+        if self._buffer.storage.reader(self._state.storage).complete is not None:
             raise ValueError(
                 "dequeue() needs a buffer without `frames`: frames of a row may lie in rows that were taken out before."
             )

@@ -14,7 +14,59 @@ Axis letters: `T` rows, `N` environments, `K` rows of a chunk, `B` samples, `L` 
 `S` seeds, `D` devices.
 
 To write your own sampler or view, make a frozen dataclass that is a pytree and has the attributes and methods of the
-protocol below. `docs/guides/own_parts.md` shows one of each.
+protocol below. Here is a sampler that draws only from one environment. For each start, it reports a `mass` out of a
+`total`; a mass of 0 means that nothing was drawn:
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import jaxrl_buffers as jb
+    >>> from jaxrl_buffers import starts
+    >>> from jaxrl_buffers.component import Component
+    >>> from jaxrl_buffers.storage import ring
+    >>> class OneEnv(jb.samplers.Stateless):
+    ...     env: jb.Scalar = 0
+    ...
+    ...     def draw(self, state, storage, key, batch_size, window, progress=0.0):
+    ...         count = starts.count_of_every_env(storage, window)[self.env]
+    ...         number = jax.random.randint(key, (batch_size,), 0, jnp.maximum(count, 1))
+    ...         slots = starts.slot_in_env(storage, window, number, jnp.full(batch_size, self.env))
+    ...         return self.measure(state, storage, slots, window)
+    ...
+    ...     def measure(self, state, storage, slots, window, progress=0.0):
+    ...         _, env = ring.unravel(storage, slots)
+    ...         mass = starts.is_legal_slot(storage, window, slots) & (env == self.env)
+    ...         count = starts.count_of_every_env(storage, window)[self.env]
+    ...         least = jnp.where(count > 0, 1.0, jnp.inf)
+    ...         return jb.Draw(slots, mass.astype(jnp.float32), least, count.astype(jnp.float32), count)
+
+And here is a view for SARSA, which needs the next action too. At a time limit there is none, so the mask is False:
+
+    >>> class Sarsa(Component):
+    ...     gamma: jb.Scalar = 0.99
+    ...
+    ...     lookahead, lookback, span, stride = 1, 0, 2, 1
+    ...     needs_episodes, is_random = False, False
+    ...     fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+    ...
+    ...     def __call__(self, reader, slots, key):
+    ...         row, env = reader.locate(slots)
+    ...         step, after = reader.steps(row, env, 2).each()
+    ...         discount = self.gamma * (1.0 - step.terminated)
+    ...         mask = reader.is_complete(row, env) & (step.terminated | ~step.truncated)
+    ...         extras = {"next_action": after.action}
+    ...         return jb.Batch(step.obs, step.action, step.reward, discount, step.next_obs, mask, extras)
+
+A buffer with both, and five steps of each of four environments:
+
+    >>> buffer = jb.ReplayBuffer(OneEnv(env=2), Sarsa(gamma=0.5), length=5, num_envs=4)
+    >>> time, env = jnp.meshgrid(jnp.arange(5), jnp.arange(4), indexing="ij")
+    >>> chunk = jb.Transition(time, 10 * time + env, 1.0 * time, time == 0, time == 2, time + 1)
+    >>> state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+    >>> batch = buffer.sample(state, jax.random.key(0), batch_size=6).batch
+    >>> print(batch.action, batch.extras["next_action"], batch.discount, batch.mask)
+    [22 32 32 22  2  2] [32 42 42 32 12 12] [0.5 0.5 0.5 0.5 0.  0. ] [False  True  True False  True  True]
+
+`docs/guides/own_parts.md` explains how to write such parts, with another one of each.
 """
 
 from __future__ import annotations
@@ -22,6 +74,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+
+from jaxrl_buffers._optional_parts import MarksRows as MarksRows
+from jaxrl_buffers._optional_parts import NeedsEpisodes as NeedsEpisodes
+from jaxrl_buffers._optional_parts import NeedsEveryEnv as NeedsEveryEnv
+from jaxrl_buffers._optional_parts import PerSlot as PerSlot
+from jaxrl_buffers._optional_parts import StaysWithinEpisode as StaysWithinEpisode
 
 if TYPE_CHECKING:
     from jaxrl_buffers.storage.reader import Reader
@@ -177,69 +235,6 @@ class Sampler(Protocol):
 
     def report_return(self, state: PyTree, mean_return: Scalar) -> PyTree:
         """Record how well the agent does. A sampler that does not adapt to it returns `state` unchanged."""
-        ...
-
-
-@runtime_checkable
-class MarksRows(Protocol):
-    """An optional part of a sampler: a faster `mark` of rows that were written together in lock-step."""
-
-    def mark_rows(
-        self,
-        state: PyTree,
-        begin: jax.Array,
-        slots: jax.Array,
-        legal: jax.Array,
-        priorities: jax.Array | None = None,
-    ) -> PyTree:
-        """Do what `mark` does for slots `[K, N]`. Those inside the storage are `begin, begin + 1, ...` in order.
-
-        After the last slot of the storage comes slot 0. This happens only between two rows, never within a row.
-        """
-        ...
-
-
-@runtime_checkable
-class PerSlot(Protocol):
-    """An optional part of a sampler's state: all its arrays and segment trees have one entry for each slot.
-
-    The entries are in the order of `ring.slot`. A checkpoint needs to know this to split the state over another number
-    of devices.
-    """
-
-    @property
-    def is_per_slot(self) -> bool:
-        """Always True."""
-        ...
-
-
-@runtime_checkable
-class NeedsEpisodes(Protocol):
-    """An optional part of a sampler: it declares whether the sampler reads the episode index, `storage.episodes`."""
-
-    @property
-    def needs_episodes(self) -> bool:
-        """Whether the episode index must be kept."""
-        ...
-
-
-@runtime_checkable
-class NeedsEveryEnv(Protocol):
-    """An optional part of a sampler: it declares whether every environment must hold a start."""
-
-    @property
-    def needs_every_env(self) -> bool:
-        """Whether a batch holds draws from every environment."""
-        ...
-
-
-@runtime_checkable
-class StaysWithinEpisode(Protocol):
-    """An optional part of a view: it declares whether samples stay in one episode. This needs the episode index."""
-
-    @property
-    def within_episode(self) -> bool:
-        """Whether all rows of a sample must be in one episode."""
         ...
 
 

@@ -66,6 +66,11 @@ class FromBrax:
         self.env, self.name = env, name
         self.default_params = BraxParams(episode_length)
 
+    @property
+    def wrapped(self) -> Any:
+        """Brax's environment, which gets the keys."""
+        return self.env
+
     def action_space(self, params: BraxParams) -> spaces.Box:
         """Return the space of actions. All environments of Brax take actions in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (self.env.action_size,))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 import jax
@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from algorithms.environments import _obs_dtype as obs_dtypes
-from algorithms.environments import masked  # registers its environments
 from algorithms.environments._gymnax import gymnax
 from algorithms.environments._gymnax import spaces as gymnax_spaces
 from algorithms.environments.described import Finished, info_like, info_of, transition_like, with_info
@@ -36,6 +35,16 @@ from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Scalar, Transition
 
 KNOWN_ENVIRONMENTS = "gymnax.environments.", "algorithms."  # modules whose environments may get unrolled keys
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """An environment of this library that passes its keys on to another environment."""
+
+    @property
+    def wrapped(self) -> Any:
+        """The environment that gets the keys."""
+        ...
 
 
 class EnvironmentState(NamedTuple):
@@ -154,8 +163,7 @@ class Environment(Component):
         They have the caller's type, unless the environment belongs to gymnax or to this library. Such an environment
         gets unrolled keys. This is safe, because it only draws from keys and keeps none.
         """
-        env = self.env.env if isinstance(self.env, masked.Masked) else self.env
-        return unrolled(keys) if type(env).__module__.startswith(KNOWN_ENVIRONMENTS) else keys
+        return unrolled(keys) if _is_known(self.env) else keys
 
     def _structure(self, key: jax.ShapeDtypeStruct | None = None) -> tuple[PyTree, PyTree]:
         """Return the shapes and dtypes of an observation and a state. They are the same after a reset and after a step.
@@ -170,6 +178,13 @@ class Environment(Component):
         step = jax.eval_shape(lambda k, s, a, p: self.env.step(k, s, a, p)[:2], key, reset[1], action, self.params)
         obs, state = jax.tree.map(_common, reset, step)
         return jax.tree.map(lambda leaf: obs_dtypes.converted(leaf, self.obs_dtype), obs), state
+
+
+def _is_known(env: Any) -> bool:
+    """Return whether an environment, and each one inside of it, belongs to gymnax or to this library."""
+    if not type(env).__module__.startswith(KNOWN_ENVIRONMENTS):
+        return False
+    return not isinstance(env, Adapter) or _is_known(env.wrapped)
 
 
 def make(name: str, *, obs_dtype: str | None = None, **options: Any) -> Environment:

@@ -45,6 +45,11 @@ class Masked(Environment):
             )
 
     @property
+    def wrapped(self) -> Any:
+        """The environment inside, which gets the keys."""
+        return self.env
+
+    @property
     def default_params(self) -> Any:
         """The parameters of the environment inside."""
         return self.env.default_params

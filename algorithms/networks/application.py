@@ -46,8 +46,10 @@ class Network(Protocol):
 def init_network(network: Network, key: jax.Array, *inputs: PyTree) -> PyTree:
     """Return the initial parameters of a network, for inputs of these shapes and dtypes; consumes `key`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), inputs)
-    # `Torso` draws faster from unrolled keys. A torso that a user wrote gets the kind of key that the user passed.
-    return network.init(unrolled(key) if type(network.torso) is Torso else key, *zeros)
+    # Networks of this library draw faster from unrolled keys. If the head or the torso is a user's, it gets the kind of
+    # key that the user passed.
+    is_ours = type(network).__module__.startswith("algorithms.") and type(network.torso) is Torso
+    return network.init(unrolled(key) if is_ours else key, *zeros)
 
 
 def init_stack(network: Network, key: jax.Array, num_networks: int, *inputs: PyTree) -> PyTree:

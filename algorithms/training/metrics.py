@@ -14,6 +14,7 @@ from algorithms.training import faults
 from algorithms.types import Metrics
 from jaxrl_buffers import _mesh as mesh
 from jaxrl_buffers._mesh import Axis
+from jaxrl_buffers._xla import stack_scalars
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import Transition
 
@@ -36,12 +37,8 @@ class Scalars(Component):
     def of(cls, metrics: Metrics) -> Scalars:
         """Return metrics as a vector, sorted by name."""
         names = tuple(sorted(metrics))
-        # `jnp.stack` would be slower: XLA does not fuse a concatenation of many scalars with the code that computes
-        # them.
-        place, values = jnp.arange(len(names)), jnp.zeros(len(names), jnp.float32)
-        for index, name in enumerate(names):
-            values = jnp.where(place == index, jnp.asarray(metrics[name], jnp.float32), values)
-        return cls(names, values)
+        values = [jnp.asarray(metrics[name], jnp.float32).reshape(()) for name in names]
+        return cls(names, stack_scalars(values) if values else jnp.zeros(0, jnp.float32))
 
 
 class Sums(Component):

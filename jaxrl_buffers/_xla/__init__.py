@@ -6,10 +6,14 @@ program is lowered, so a program may be compiled for another platform than that 
     Seen on      the versions with which the problem was seen
     Gains        what the workaround gains, in figures
     Pinned by    the test that fails without it
-    Can go when  what to check with a new version: replace the body by plain JAX, and see if the test still passes
+    Can go when  what to check with a new version
 
-Two kinds of workarounds are elsewhere: choices of a memory layout, such as `SegmentTree.top`, and the hash of random
-numbers in `_random/hashing.py`.
+To check it, replace the body by plain JAX. Measure the figure under Gains again, and run the tests that read compiled
+programs. A test that only compares programs before they are compiled, such as `..._on_cpu_alone`, then fails in any
+case. It goes together with the workaround.
+
+Three kinds of workarounds are elsewhere: choices of a memory layout, such as `SegmentTree.top`; the order of
+independent statements, as in `MPO.gradients`; and the hash of random numbers in `_random/hashing.py`.
 
     values.py     numbers that are computed once, read in order, summed up in order, or kept in a chosen memory layout
     writes.py     writes of single elements and rows
@@ -17,8 +21,16 @@ numbers in `_random/hashing.py`.
 """
 
 from jaxrl_buffers._xla.layers import convolve, map_stack, narrow_product, one_by_one, scan_carries
-from jaxrl_buffers._xla.values import compact, in_one_kernel, keep, order_after, stack_bytes, sum_in_order
-from jaxrl_buffers._xla.writes import set_at, set_last_wins, set_row, set_run, without_duplicates
+from jaxrl_buffers._xla.values import (
+    compact,
+    in_one_kernel,
+    keep,
+    order_after,
+    stack_bytes,
+    stack_scalars,
+    sum_in_order,
+)
+from jaxrl_buffers._xla.writes import scatter_on_gpu, set_at, set_last_wins, set_row, set_run, without_duplicates
 
 __all__ = [
     "compact",
@@ -30,11 +42,13 @@ __all__ = [
     "one_by_one",
     "order_after",
     "scan_carries",
+    "scatter_on_gpu",
     "set_at",
     "set_last_wins",
     "set_row",
     "set_run",
     "stack_bytes",
+    "stack_scalars",
     "sum_in_order",
     "without_duplicates",
 ]

@@ -109,6 +109,31 @@ def stack_bytes(arrays: Sequence[jax.Array]) -> jax.Array:
     return lax.platform_dependent(*arrays, cpu=as_words, default=lambda *arrays: jnp.stack(arrays, axis=-1))
 
 
+def stack_scalars(scalars: Sequence[jax.Array]) -> jax.Array:
+    """Return `jnp.stack(scalars)`. On CPU, every element of the vector chooses its scalar by comparing numbers.
+
+    XLA's CPU backend does not fuse a concatenation of many scalars with the code that computes them.
+
+    Seen on: jaxlib 0.10.2, CPU.
+    Gains: a training step takes 3 % (DDQN) or 4 % (SAC) less processor time. On a TPU v5e the workaround would make a
+        step of DDQN slower: 153k cycles instead of 149k. On an H100 it has 64 kernels in both cases. So these use the
+        plain stack.
+    Pinned by: `test_scalars_are_chosen_one_by_one_on_cpu_alone`.
+    Can go when: the step takes no longer on CPU.
+
+    Args:
+        scalars: at least one, all of one dtype.
+    """
+
+    def chosen(*scalars: jax.Array) -> jax.Array:
+        place, values = jnp.arange(len(scalars)), jnp.zeros(len(scalars), scalars[0].dtype)
+        for number, scalar in enumerate(scalars):
+            values = jnp.where(place == number, scalar, values)
+        return values
+
+    return lax.platform_dependent(*scalars, cpu=chosen, default=lambda *scalars: jnp.stack(scalars))
+
+
 def sum_in_order(values: jax.Array) -> jax.Array:
     """Sum the last axis in a fixed order: the second half is added to the first half, and so on with the result.
 

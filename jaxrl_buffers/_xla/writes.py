@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrl_buffers._xla.values import GPUS
 from jaxrl_buffers.types import PyTree
 
 MOST_PAIRS = 1024  # up to this many writes are compared pair by pair to find duplicates; more are sorted
@@ -46,6 +48,11 @@ def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> 
 
     Use it if several arrays are written at the same indices; for one array there is `set_last_wins`.
 
+    Seen on: jaxlib 0.10.2, all platforms: XLA does not define which entry of a scatter wins.
+    Gains: the same winner in all arrays, and on all platforms.
+    Pinned by: `test_the_last_valid_duplicate_wins`.
+    Can go when: XLA defines the order of a scatter's writes.
+
     Args:
         indices: `int32[B]`; valid ones are below the largest int32.
         values: leaves `[B]`.
@@ -63,18 +70,36 @@ def without_duplicates(indices: jax.Array, values: PyTree, valid: jax.Array) -> 
     return indices, jax.tree.unflatten(structure, leaves), is_last & (indices < nowhere)
 
 
+def scatter_on_gpu(scatter: Callable[..., Any], slices: Callable[..., Any], *args: PyTree) -> Any:
+    """Return `scatter(*args)` on GPU, and `slices(*args)` on other platforms. Both must return the same.
+
+    Both write neighbors: `scatter` writes them one by one, and `slices` writes them by slice updates. A TPU writes a
+    slice at once, but the numbers of a scatter one after the other. On a GPU each slice update is a kernel of its own,
+    while a scatter is one kernel.
+
+    Seen on: jaxlib 0.10.2 and libtpu 0.0.51.
+    Gains: on a GPU, one kernel for a run that may wrap, not two. For the parents of a tree's leaves, a loop with
+        priorities has 30 kernels on an H100, not 32.
+    Pinned by: `test_runs_are_set_in_one_kernel_on_gpu_alone`, `test_runs_of_leaves_are_scattered_on_gpu_alone`.
+    Can go when: XLA makes one kernel of neighboring slice updates.
+
+    Args:
+        scatter: writes neighbors one by one.
+        slices: writes them by slice updates.
+        *args: the arguments of both.
+    """
+    return lax.platform_dependent(*args, **dict.fromkeys(GPUS, scatter), default=slices)
+
+
 def set_run(
     array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int, wraps: bool
 ) -> jax.Array:
     """Return `array` with `values` set at `begin, begin + 1, ...` where `valid`: by slices, on GPU by a scatter.
 
-    A TPU writes a slice at once, but the numbers of a scatter one after the other. On a GPU each slice update is a
-    kernel of its own, while a scatter is one kernel.
-
-    Seen on: jaxlib 0.10.2 and libtpu 0.0.51.
+    Seen on: jaxlib 0.10.2 and libtpu 0.0.51; see `scatter_on_gpu`.
     Gains: on a GPU, one kernel for a run that may wrap, not two.
     Pinned by: `test_runs_are_set_in_one_kernel_on_gpu_alone`.
-    Can go when: XLA makes one kernel of neighboring slice updates.
+    Can go when: `scatter_on_gpu` can go.
 
     Args:
         array: `[T]`, with a `T` of at least `length`.
@@ -86,7 +111,7 @@ def set_run(
     """
     at_once = functools.partial(_set_run_at_once, length=length)
     slices = functools.partial(_set_slices, length=length, wraps=wraps)
-    return lax.platform_dependent(array, begin, values, valid, cuda=at_once, rocm=at_once, default=slices)
+    return scatter_on_gpu(at_once, slices, array, begin, values, valid)
 
 
 def _set_run_at_once(array: jax.Array, begin: jax.Array, values: jax.Array, valid: jax.Array, length: int) -> jax.Array:

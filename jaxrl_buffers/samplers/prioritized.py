@@ -17,7 +17,7 @@ from jaxrl_buffers import segment_tree, starts
 from jaxrl_buffers._checked import check
 from jaxrl_buffers._checks import require_choice, require_integer, require_number
 from jaxrl_buffers._mesh import Axis
-from jaxrl_buffers._xla import set_last_wins, set_run, without_duplicates
+from jaxrl_buffers._xla import order_after, set_last_wins, set_run, without_duplicates
 from jaxrl_buffers.component import MESH_AXIS, Component, field
 from jaxrl_buffers.segment_tree import SegmentTree
 from jaxrl_buffers.storage.ring import Ring
@@ -141,12 +141,10 @@ class Prioritized(Component):
             slots, mass, summary = segment_tree.draw_ranges(state.tree, key, batch_size, *ranges, self.stratified)
         else:
             slots, mass, summary = segment_tree.draw(state.tree, key, batch_size, self.stratified)
-        # The slots must depend on everything that is read here. Otherwise a later write to the tree is not ordered
-        # after all reads, and XLA copies the whole tree.
-        mass = jnp.where(summary.least < jnp.inf, mass, 0)
         # Leaves are positive for starts that were legal for the view when their rows were added. The buffer may have
-        # another view now.
-        mass = jnp.where(starts.is_legal_slot(storage, window, slots), mass, 0)
+        # another view now. The slots depend on all that is read here, and so does a later write to the tree.
+        is_legal = order_after(starts.is_legal_slot(storage, window, slots), summary.least)
+        mass = jnp.where(is_legal, mass, 0)
         count = starts.count(storage, window)
         return Draw(jnp.where(mass > 0, slots, 0), mass, summary.least, summary.total, count)
 

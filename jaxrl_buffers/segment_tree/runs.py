@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_buffers._xla import set_run
+from jaxrl_buffers._xla import scatter_on_gpu, set_run
 from jaxrl_buffers.segment_tree import _parents as parents
 from jaxrl_buffers.segment_tree._parents import summarize
 from jaxrl_buffers.segment_tree.tree import (
@@ -46,9 +46,8 @@ def write_run(
     one_by_one = functools.partial(_write_one_by_one, wraps=wraps)
     if not tree.is_wide:
         return one_by_one(tree, begin, values, valid)
-    # On a GPU every slice update is a kernel of its own, while one scatter writes many single numbers.
     slices = functools.partial(_write_slices, wraps=wraps)
-    return lax.platform_dependent(tree, begin, values, valid, cuda=one_by_one, rocm=one_by_one, default=slices)
+    return scatter_on_gpu(one_by_one, slices, tree, begin, values, valid)
 
 
 def _write_one_by_one(

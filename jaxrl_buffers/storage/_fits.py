@@ -47,7 +47,7 @@ class Fits(NamedTuple):
 
 def are_counted(storage: Ring) -> bool:
     """Return whether a ring keeps these counts."""
-    return storage.episodes != () and isinstance(storage.episodes.fits, Fits)
+    return storage.episodes != () and storage.episodes.fits != ()
 
 
 def init(shape: tuple[int, int]) -> Fits:

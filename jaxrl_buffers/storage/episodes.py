@@ -163,7 +163,7 @@ class Episodes(Component):
         number = index.number.at[row, env].set(episode.number, mode="drop")
         tree = index.returns if self.returns is None else self.returns.write(index.returns, length, steps, row, env)
         counts = index.fits
-        if isinstance(counts, fits.Fits):
+        if counts != ():
             counts = fits.record(counts, self.fit, position, episode.length, row, env)
         return EpisodeIndex(number, table, opened, tree, counts)
 

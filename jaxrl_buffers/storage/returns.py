@@ -68,7 +68,8 @@ class EpisodicReturns(Component):
     Args:
         gamma: the discount of one step. With a gamma above 1, returns that are too large for a float32 are not finite.
         default: the return of steps whose return is not known.
-        reward_clip: `(least, most)`, the range to which rewards are clipped first.
+        reward_clip: `(least, most)`, the range to which rewards are clipped first. An infinite number is no limit, as
+            in `(-inf, 1.0)`.
         bootstrap: the name of a stored field with the value of the next observation, such as `"extras.next_value"`.
             With it, returns are also known once a time limit ends the episode: `G_{t+1}` of its last step is that
             value.
@@ -228,4 +229,4 @@ def _is_range(bounds: object) -> bool:
     if not isinstance(bounds, tuple) or len(bounds) != 2 or not all(map(is_number, bounds)):
         return False
     are_known = [isinstance(bound, (int, float, np.number)) for bound in bounds]
-    return not all(are_known) or bool(bounds[0] <= bounds[1])
+    return not all(are_known) or bool(bounds[0] <= bounds[1] and bounds[0] < np.inf and bounds[1] > -np.inf)

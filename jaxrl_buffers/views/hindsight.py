@@ -66,9 +66,14 @@ class Hindsight(Component):
     def __post_init__(self) -> None:
         require_choice("Hindsight", "strategy", self.strategy, STRATEGIES)
         require_number(self, "ratio", self.ratio, 0, 1)
-        if not callable(self.relabel):
+        if not _is_function(self.relabel):
             raise ValueError(
                 f"Hindsight(relabel={self.relabel!r}): pass a function `(transition, goal) -> transition`."
+            )
+        if not isinstance(self.achieved, str) and not _is_function(self.achieved):
+            raise ValueError(
+                f"Hindsight(achieved={self.achieved!r}): pass the name of a field, such as 'next_obs.achieved_goal', "
+                "or a function from a row to the goal."
             )
 
     needs_episodes = True
@@ -164,3 +169,8 @@ def _choose(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
             "it must keep the shapes."
         )
     return jnp.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), new.astype(old.dtype), old)
+
+
+def _is_function(value: object) -> bool:
+    """Return whether a value may be a function of rows. A view can be called too, but it takes something else."""
+    return callable(value) and not isinstance(value, View)

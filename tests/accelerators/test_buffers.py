@@ -1,4 +1,9 @@
-"""Every buffer compiles for TPU and GPU, and nothing as large as its ring or tree is made anew in a loop."""
+"""Every buffer compiles for TPU and GPU, and nothing as large as its ring or tree is made anew in a loop.
+
+For both kinds: all buffers of the registry, all other operations, and each operation alone. Of the pairs of samplers
+and views, those in `ABOVE` are compiled for both kinds, in the registry and in `test_targets.py`. All other pairs are
+compiled for one kind: the first for TPU, the second for GPU, and so on in the order of `PAIRS`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import benchmark_accelerators as benchmark
+import compilers
 import pytest
 from benchmark_accelerators import LARGE, OURS, SMALL, Cell
 
@@ -29,7 +32,13 @@ def test_training_on_images(kind):
 
 
 def test_training_in_many_environments(kind):
-    """How long it takes to compile depends on the machine: benchmark_accelerators.py tells."""
+    """It compiles in time. Only what this process computes counts, because the machine may have other work.
+
+    `benchmark_accelerators.py` tells the seconds.
+    """
+    compilers.device(kind)  # so that starting the compiler does not count
+    begun = time.process_time()
     read, _ = benchmark.compile_prioritized(kind)
+    assert time.process_time() - begun <= benchmark.SECONDS[kind]
     assert read.copies == []
     assert read.temp_bytes <= benchmark.PROGRAM["temp_bytes"]

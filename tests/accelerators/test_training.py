@@ -1,10 +1,14 @@
-"""The training program of every agent compiles for TPU and GPU, and does not copy the ring."""
+"""The training program of every agent compiles for TPU and GPU, and does not copy the ring.
+
+Every agent is compiled for both kinds: for TPU training as a whole, for GPU only the loop of iterations.
+"""
 
 from __future__ import annotations
 
 import jax
 import pytest
 from accelerators import programs
+from compiled_programs import report
 from compilers import compile_for
 
 import jaxrl_buffers as jb
@@ -63,4 +67,9 @@ def test_on_policy_training(kind, environment):
     env = environments.make(environment)
     steps = NUM_ROWS * NUM_ENVS
     plan = Plan(2 * steps, NUM_ENVS, start_steps=0, update_every=steps, num_updates=8, mini_batch_size=32, test_every=0)
-    compile_training(kind, PPO(env.action_space, SMALL), jb.rollout(NUM_ROWS, NUM_ENVS), env, plan)
+    compiled = compile_training(kind, PPO(env.action_space, SMALL), jb.rollout(NUM_ROWS, NUM_ENVS), env, plan)
+    # An iteration works on a whole rollout, so arrays of its size are made anew. The largest are those of the network's
+    # layer, for the observations of all rows and of their successors.
+    read = report(compiled, 2 * steps * SMALL.hidden_sizes[0] + 1)
+    assert read.copies == []
+    assert read.temp_bytes <= 2**22

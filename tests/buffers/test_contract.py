@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import helpers
 from support.helpers import EXAMPLE, random_transition, stack
-from support.registry import ALL, BUFFERS, FAN_OUTS, ON_TPU
+from support.registry import ALL, BUFFERS, FAN_OUTS, ON_GPU, ON_TPU
 
 import jaxrl_buffers as jb
 
@@ -67,11 +67,11 @@ def repeated(example):
 
 # Other kinds have no part of their own.
 KINDS = [name for name in BUFFERS if name not in {"stratified", "n_step", "prioritized", "sequences"}]
-EVERY = ALL | FAN_OUTS | ON_TPU
+EVERY = ALL | FAN_OUTS | ON_TPU | ON_GPU
 LAID_OUT = [*KINDS, *FAN_OUTS]  # these run in both layouts
 
 
-@pytest.fixture(params=[*LAID_OUT, *(f"{name}_on_tpu" for name in LAID_OUT)])
+@pytest.fixture(params=[*LAID_OUT, *(f"{name}_on_tpu" for name in LAID_OUT), *ON_GPU])
 def buffer(request):
     return EVERY[request.param](LENGTH, NUM_ENVS)
 
@@ -203,12 +203,13 @@ def test_keys_are_used_once(name):
         jax.jit(lambda *arguments: cycle(*arguments)).trace(*arguments)  # which is what checks
 
 
-@pytest.mark.parametrize("name", LAID_OUT)
+@pytest.mark.parametrize("name", [*(f"{name}_on_tpu" for name in LAID_OUT), *ON_GPU])
 def test_the_layout_changes_no_sample(name):
+    plain = name.removesuffix("_on_tpu").removesuffix("_on_gpu")
     many, keys = chunks(0, 2, 5), jax.random.split(jax.random.key(1), 5)  # as above: then it is compiled already
     (_, one), (_, other) = (
         scanned(buffer, buffer.init(EXAMPLE), many, keys)
-        for buffer in (make(LENGTH, NUM_ENVS) for make in (EVERY[name], ON_TPU[f"{name}_on_tpu"]))
+        for buffer in (EVERY[kind](LENGTH, NUM_ENVS) for kind in (plain, name))
     )
     chex.assert_trees_all_equal(other.handle, one.handle)
     chex.assert_trees_all_equal(other.batch, one.batch)

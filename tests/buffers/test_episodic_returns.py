@@ -36,6 +36,9 @@ def test_returns_of_one_episode():
     np.testing.assert_allclose(recorded_returns(returns, chunk), [3, 4, 4, -1000])
     clipped = returns.replace(reward_clip=(-1.0, 1.5))
     np.testing.assert_allclose(recorded_returns(clipped, chunk), [2.125, 2.25, 1.5, -1000])
+    on_one_side = [((-np.inf, 1.5), [2.125, 2.25, 1.5, -1000]), ((2.0, np.inf), [4, 4, 4, -1000])]
+    for bounds, expected in on_one_side:
+        np.testing.assert_allclose(recorded_returns(returns.replace(reward_clip=bounds), chunk), expected)
 
 
 def test_time_limits_leave_the_default_unless_bootstrapped():

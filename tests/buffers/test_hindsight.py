@@ -165,6 +165,10 @@ def test_one_goal_for_all_rows_of_a_sequence():
         ({"strategy": "last"}, "'final', 'future', 'episode', 'random'"),
         ({"ratio": 1.5}, r"ratio=1\.5.*at most 1"),
         ({"relabel": "distance"}, "pass a function"),
+        ({"relabel": jb.NStep()}, r"relabel=NStep\(.*pass a function"),
+        ({"relabel": jb.Sequence}, "pass a function"),
+        ({"achieved": jb.NStep()}, r"achieved=NStep\(.*pass the name of a field"),
+        ({"achieved": 0}, "achieved=0.*pass the name of a field"),
     ],
 )
 def test_bad_construction(options, message):

@@ -88,3 +88,20 @@ def test_importance_does_not_vanish_at_the_largest_priorities(scale):
     buffer, state = with_priorities(scale * np.array([1, 1, 1, 1]), weighting="alf", **RAW)
     weights = helpers.sample(buffer, state, jax.random.key(0), batch_size=8).weights
     np.testing.assert_allclose(weights, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("other", [jb.Uniform(balanced=True), jb.Episodic()])
+def test_no_start_of_a_combination_weighs_more_than_one(other):
+    """Ten rows of one environment and two of the other, each one episode: the least likely start weighs one."""
+    length = 10
+    rows = [[helpers.transition(2 * time + env) for env in range(2)] for time in range(length)]
+    mask = np.arange(length)[:, None] < np.array([10, 2])
+    sampler = jb.Combined(jb.Prioritized(beta=1.0, **RAW), (other,), (0.5,))
+    buffer = jb.ReplayBuffer(sampler, length=length, num_envs=2, lockstep=False)
+    priorities = jnp.linspace(1, 3, 2 * length).reshape(length, 2)
+    state = helpers.add(buffer, buffer.init(helpers.EXAMPLE), helpers.stack(rows), priorities=priorities, mask=mask)
+    draw = sampler.measure(state.sampler, state.storage, jnp.arange(12), buffer.window(state))
+    weights = np.asarray(sampler.weights(draw))
+    np.testing.assert_allclose(np.sum(draw.mass), 1, rtol=1e-6)
+    assert weights.max() == pytest.approx(1, rel=1e-5)
+    assert np.sum(draw.mass * weights * jnp.arange(12)) / np.sum(draw.mass * weights) == pytest.approx(5.5, rel=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from models.buffer import ReferenceBuffer
 from support import helpers
 from support.helpers import EXAMPLE, every_slot, random_transition, stack
-from support.registry import BUFFERS, FAN_OUTS, on_tpu
+from support.registry import BUFFERS, FAN_OUTS, ON_GPU, on_tpu
 from support.views import Older
 
 import jaxrl_buffers as jb
@@ -48,6 +48,8 @@ CASES |= {"lookback": (5, 2), "wide_lookback": (5, 2), "wide_sequences": (24, 3)
 CASES |= {"fan_out_4": (9, 3), "fan_out_32": (15, 3)}
 BUFFERS |= {f"{name}_on_tpu": on_tpu(make) for name, make in BUFFERS.items()}
 CASES |= {f"{name}_on_tpu": shape for name, shape in CASES.items()}
+BUFFERS |= ON_GPU
+CASES |= {"prioritized_n_step_on_gpu": (45, 3)}  # a tree of several rows
 
 
 @jax.jit

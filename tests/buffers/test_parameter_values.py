@@ -51,8 +51,8 @@ def test_what_is_no_finite_number_is_refused(component):
                 component.replace(**{key: value})
 
 
-@pytest.mark.parametrize("bounds", [(None, 1.0), ([0], 1.0), ("a", 1.0)])
-def test_bounds_that_are_no_numbers_are_refused(bounds):
+@pytest.mark.parametrize("bounds", [(None, 1.0), ([0], 1.0), ("a", 1.0), (np.inf, np.inf), (-np.inf, -np.inf)])
+def test_bounds_between_which_there_are_no_numbers_are_refused(bounds):
     with pytest.raises(ValueError, match="reward_clip"):
         jb.EpisodicReturns(reward_clip=bounds)
 

@@ -11,6 +11,7 @@ from support.registry import relabel
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import recipes
+from jaxrl_buffers.storage._words import Words
 
 # Each with what it needs beyond a length.
 REPLAY = {
@@ -27,6 +28,7 @@ OPTIONS = {
     "returns": jb.EpisodicReturns(gamma=0.5),
     "frames": jb.Frames(stack=2, axis=0, stacked="image", num_finals=6),
     "keep_episodes": True,
+    "platform": "tpu",
 }
 
 
@@ -48,6 +50,7 @@ def test_all_of_replay_takes_the_options_of_storage(name):
     state = jax.eval_shape(buffer.init, EXAMPLE)
     assert state.storage.head.shape == (2,)
     assert state.storage.frames
+    assert isinstance(state.storage.rows, Words)
     with pytest.raises(TypeError, match="fraems"):
         getattr(jb, name)(6, 2, **REPLAY[name], fraems=jb.Frames())
 
@@ -63,7 +66,7 @@ def test_configs_know_the_options_of_storage(name):
     jb.config.register("relabel", relabel)
     config = {**REPLAY[name], "length": 6, "num_envs": 2}
     config |= {"relabel": "relabel"} if name == "hindsight" else {}
-    options = OPTIONS | {key: jb.to_config(OPTIONS[key]) for key in ("frames", "returns")} | {"platform": None}
+    options = OPTIONS | {key: jb.to_config(OPTIONS[key]) for key in ("frames", "returns")}
     built = jb.from_config({"name": name, "config": config | options})
     assert built == getattr(jb, name)(6, 2, **REPLAY[name], **OPTIONS)
     wrong = {"platform": "abacus", "lockstep": 1, "frames": {"name": "NStep"}, "fraems": None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from support import helpers
 
 import jaxrl_buffers as jb
 from jaxrl_buffers import checkpoint
-from jaxrl_buffers.storage import rows
+from jaxrl_buffers.storage import _words, rows
 from jaxrl_buffers.storage._leaves import Leaves
 from jaxrl_buffers.storage._packing import Element, form_of, pack, unpack
 from jaxrl_buffers.storage._words import LARGE, Words
@@ -23,6 +25,7 @@ DTYPES = [
     *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4),
 ]
 WIDE_DTYPES = ["int64", "uint64", "float64", "complex128"]
+TWO_ROWS = 70  # words: rows of two environments are packed in blocks of two rows, and what is left over
 SHAPES = [(), (1,), (3,), (4,), (5, 2), (2, 3, 3)]
 
 
@@ -123,41 +126,59 @@ def random_rows(rng, *lead):
     }
 
 
+def wide_rows(rng, *lead):
+    """Return rows for x64 mode, of which a large leaf of 64 bits has an array of its own."""
+    shapes = {"int64": (2,), "complex64": (2, 1), "float16": (3,), ml_dtypes.int4: (5,)}
+    numbers = {str(dtype): jnp.asarray(random_bits(rng, dtype, (*lead, *shape))) for dtype, shape in shapes.items()}
+    large = jnp.asarray(random_bits(rng, "int64", (*lead, LARGE)))
+    return numbers | {"flag": jnp.asarray(random_bits(rng, "bool", lead)), "large": large}
+
+
 def structure_of(tree, num_axes):
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[num_axes:], leaf.dtype), tree)
 
 
-def test_random_operations_on_both_layouts_give_the_same():
+@functools.partial(jax.jit, static_argnames="length")
+def written(layout, length, chunk, row, scattered, index, flags, at):
+    return layout.write(chunk, row, length).write_at(scattered, *index).set_field("flag", flags, *at)
+
+
+@jax.jit
+def read_in_all_ways(layout, index, number):
+    steps, chosen = layout.read_steps(list(index)), index[number, jnp.arange(index.shape[1])]
+    selected = layout.select(steps, number, chosen), layout.select(steps, 0, index[0])
+    return layout.tree, layout.read(index), [layout.unpack(step) for step in steps], selected
+
+
+def check_random_operations(random_rows, num_cycles):
     rng = np.random.default_rng(0)
     length, num_envs = 7, 3
     layouts = [rows.empty(structure_of(random_rows(rng, 1), 1), (length, num_envs), name) for name in PLATFORMS]
     chex.assert_trees_all_equal_structs(*(layout.structure for layout in layouts))
-    for _ in range(12):
+    for _ in range(num_cycles):
         num_rows, row = int(rng.choice([1, 3, length])), int(rng.integers(length))
         chunk = random_rows(rng, num_rows, num_envs)
-        layouts = [layout.write(chunk, jnp.int32(row), length) for layout in layouts]
         places = jnp.asarray(rng.permutation(length + 1)[:2], jnp.int32)[:, None]  # one may lie outside
         env = jnp.asarray(rng.permutation(num_envs)[:2], jnp.int32)[None]
         index = jnp.broadcast_to(places, (2, 2)), jnp.broadcast_to(env, (2, 2))
         scattered = random_rows(rng, 2, 2)
-        layouts = [layout.write_at(scattered, *index) for layout in layouts]
         flags = jnp.asarray(rng.random(num_envs) < 0.5)
         at = jnp.asarray(rng.integers(length, size=num_envs), jnp.int32), jnp.arange(num_envs, dtype=jnp.int32)
-        layouts = [layout.set_field("flag", flags, *at) for layout in layouts]
+        arguments = length, chunk, jnp.int32(row), scattered, index, flags, at
+        layouts = [written(layout, *arguments) for layout in layouts]
         index, number = jnp.asarray(rng.integers(length * num_envs, size=(3, 4))), jnp.array([0, 2, 1, 2])
-        chosen = index[number, jnp.arange(4)]
-        results = [
-            [
-                layout.tree,
-                layout.read(index),
-                [layout.unpack(step) for step in layout.read_steps(index)],
-                layout.select(layout.read_steps(index), number, chosen),
-                layout.select(layout.read_steps(index), 0, index[0]),
-            ]
-            for layout in layouts
-        ]
-        for other in results[1:]:
-            jax.tree.map(assert_same_bits, results[0], other)
+        first, *others = (read_in_all_ways(layout, index, number) for layout in layouts)
+        for other in others:
+            jax.tree.map(assert_same_bits, first, other)
+
+
+def test_random_operations_on_both_layouts_give_the_same():
+    check_random_operations(random_rows, num_cycles=12)
+
+
+def test_random_operations_on_numbers_of_64_bits_give_the_same():
+    with jax.enable_x64(True):
+        check_random_operations(wide_rows, num_cycles=4)
 
 
 def test_selected_steps_are_those_that_were_named():
@@ -172,7 +193,9 @@ def test_selected_steps_are_those_that_were_named():
 
 @pytest.mark.parametrize("from_platform", PLATFORMS)
 @pytest.mark.parametrize("to_platform", PLATFORMS)
-def test_checkpoints_move_between_layouts(tmp_path, from_platform, to_platform):
+def test_checkpoints_move_between_layouts(tmp_path, monkeypatch, from_platform, to_platform):
+    monkeypatch.setattr(_words, "BLOCK_WORDS", TWO_ROWS)
+
     def filled(platform, seed):
         buffer = jb.prioritized(5, 2, n=2, platform=platform)
         example = helpers.EXAMPLE._replace(extras={"key": jax.random.key(0), "half": jnp.zeros(3, jnp.bfloat16)})
@@ -191,9 +214,11 @@ def test_checkpoints_move_between_layouts(tmp_path, from_platform, to_platform):
     jax.tree.map(assert_same_bits, buffer.sample(restored, jax.random.key(3), 8), expected)
 
 
-def test_vmapped_states_move_between_layouts(tmp_path):
+def test_vmapped_states_move_between_layouts(tmp_path, monkeypatch):
+    monkeypatch.setattr(_words, "BLOCK_WORDS", TWO_ROWS)
+
     def filled(platform):
-        buffer = jb.uniform(4, 2, platform=platform)
+        buffer = jb.uniform(5, 2, platform=platform)
         chunk = helpers.stack([[helpers.transition(7 * row + env) for env in range(2)] for row in range(3)])
 
         def fill(number):

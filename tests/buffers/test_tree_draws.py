@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl_buffers as jb
 from jaxrl_buffers import segment_tree
+from jaxrl_buffers.segment_tree import search
 
 draw = jax.jit(segment_tree.draw, static_argnames=("batch_size", "stratified"))
 
@@ -112,3 +116,27 @@ def test_the_smallest_masses_are_drawn_as_any_other(size, fan_out):
     one = draw(segment_tree.from_leaves(values, fan_out), jax.random.key(0), batch_size=64)[0]
     assert draw(tiny, jax.random.key(0), batch_size=64)[0].tolist() == one.tolist()
     assert len(set(one.tolist())) >= 5
+
+
+@pytest.mark.parametrize("is_place", [True, False])
+def test_each_level_of_a_search_is_computed_once(is_place, monkeypatch, optimized_code):
+    """Without one of the two uses of `keep`, of places or of children, XLA computes upper levels again and again."""
+
+    def num_operations():
+        tree = jax.eval_shape(lambda: segment_tree.init(2**16))
+        draw = jax.jit(lambda tree, key: segment_tree.draw(tree, key, 256))
+        text = draw.lower(tree, jax.eval_shape(lambda: jax.random.key(0))).compile().as_text()
+        return len(re.findall(r" (?:select|compare|subtract)\(", text))
+
+    def keep_others(values, unknown=None):
+        return values if (unknown is not None) is is_place else keep(values, unknown)
+
+    keep, as_it_is = search.keep, num_operations()
+    monkeypatch.setattr(search, "keep", keep_others)
+    assert as_it_is < 0.8 * num_operations()
+
+
+def test_the_width_of_a_tree_follows_the_platform():
+    """These are the widths that are best by the figures in `segment_tree.tree`."""
+    trees = {name: jb.Prioritized().init((100, 2), name).tree for name in ("cpu", "gpu", "tpu")}
+    assert {name: tree.fan_out for name, tree in trees.items()} == {"cpu": 8, "gpu": 64, "tpu": 128}

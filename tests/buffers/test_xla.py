@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import re
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
+from support.platforms import assert_plain_elsewhere, operations
 
-from jaxrl_buffers import _xla
+from jaxrl_buffers import _xla, segment_tree
 
-PLUMBING = ("stablehlo.constant", "stablehlo.case", "stablehlo.return", "func.func")  # a case of the one branch chosen
 DTYPES = [jnp.int32, jnp.uint32, jnp.uint8, jnp.bool_, jnp.float32, jnp.bfloat16]
-
-
-def operations(platform, function, *args):
-    """Return the operations of a program as it is given to the compiler of a platform, without constants."""
-    text = jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
-    return [name for name in re.findall(r"(?:stablehlo|func)\.\w+(?: @\w+)?", text) if name not in PLUMBING]
-
-
-def assert_plain_elsewhere(function, plain, *args):
-    """Check that a function is special on CPU, and the same program as a plain one on other platforms."""
-    for platform in ("tpu", "cuda"):
-        assert operations(platform, function, *args) == operations(platform, plain, *args)
-    assert operations("cpu", function, *args) != operations("cpu", plain, *args)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -116,6 +101,29 @@ def test_arrays_that_are_read_by_row_are_compact_if_that_saves_much(shape, is_sp
     assert ("stablehlo.custom_call @LayoutConstraint" in found) is is_special
 
 
+def test_four_bytes_are_stacked_as_words_on_cpu():
+    def stacked(*arrays):
+        return _xla.stack_bytes(arrays)
+
+    def plain(*arrays):
+        return jnp.stack(arrays, axis=-1)
+
+    arrays = [jnp.asarray(part, jnp.uint8) for part in np.random.default_rng(0).integers(256, size=(4, 5, 3))]
+    np.testing.assert_array_equal(jax.jit(stacked)(*arrays), plain(*arrays))
+    assert_plain_elsewhere(stacked, plain, *arrays)
+    for others in (arrays[:3], [array.astype(jnp.uint16) for array in arrays]):
+        assert operations("cpu", stacked, *others) == operations("cpu", plain, *others)
+
+
+def test_scalars_are_chosen_one_by_one_on_cpu_alone():
+    def stacked(*scalars):
+        return _xla.stack_scalars(scalars)
+
+    scalars = [jnp.float32(number) for number in (3, -0.0, jnp.nan, jnp.inf)]
+    np.testing.assert_array_equal(jax.jit(stacked)(*scalars), jnp.stack(scalars))
+    assert_plain_elsewhere(stacked, lambda *scalars: jnp.stack(scalars), *scalars)
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 31, 32, 48, 50, 128])
 def test_sums_are_made_in_the_same_order_at_any_width(width):
     """The second half is added to the first, what is left over stays behind it."""
@@ -167,113 +175,16 @@ def test_runs_are_set_in_one_kernel_on_gpu_alone():
         assert found.count("stablehlo.dynamic_update_slice") == (0 if is_scatter else 2)
 
 
-def with_gradients(function):
-    """Return a program of values and of all gradients, as training has it."""
+@pytest.mark.parametrize("wraps", [True, False])
+def test_runs_of_leaves_are_scattered_on_gpu_alone(wraps):
+    """This is of wide trees: narrow ones write only the leaves themselves as runs."""
 
-    def program(*args):
-        weighted = lambda *args: (jnp.sum(jnp.cos(function(*args)).astype(jnp.float32)), function(*args))  # noqa: E731
-        return jax.value_and_grad(weighted, argnums=tuple(range(len(args))), has_aux=True)(*args)
+    def written(tree, begin, values):
+        return segment_tree.write_run(tree, begin, values, wraps=wraps)
 
-    return program
-
-
-def assert_close(function, plain, *args, **tolerance):
-    ours, expected = (jax.jit(with_gradients(one))(*args) for one in (function, plain))
-    chex.assert_trees_all_equal_dtypes(ours, expected)
-    chex.assert_trees_all_close(ours, expected, **tolerance)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.1)])
-@pytest.mark.parametrize("width", [1, 2, 4, 5])
-def test_narrow_heads_are_as_any_other(key, width, dtype, tolerance):
-    x, kernel = jax.random.normal(key, (6, 7), dtype), jax.random.normal(key, (7, width), dtype)
-    narrow, plain = (nn.Dense(width, use_bias=False, dtype=dtype, dot_general=f) for f in (_xla.narrow_product, None))
-
-    def applied(layer):
-        return jax.vmap(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), in_axes=(0, None))
-
-    assert_close(applied(narrow), applied(plain), x, kernel, rtol=tolerance, atol=tolerance)
-
-
-def test_narrow_heads_are_computed_by_columns_on_cpu_alone():
-    numbers = (((1,), (0,)), ((), ()))
-    narrow, plain = (lambda x, k, f=f: f(x, k, numbers) for f in (_xla.narrow_product, jax.lax.dot_general))
-    args = jnp.zeros((6, 7)), jnp.zeros((7, 3))
-    assert_plain_elsewhere(narrow, plain, *args)
-    assert operations("cpu", narrow, *args).count("stablehlo.dot_general") == 3
-    wide = jnp.zeros((6, 7)), jnp.zeros((7, 5))
-    assert operations("cpu", narrow, *wide) == operations("cpu", plain, *wide)
-
-
-def two_layers(params, inputs):
-    """A network, for stacks of networks."""
-    return jnp.tanh(inputs["x"] @ params[0]) @ params[1] + inputs["bias"][:, None]
-
-
-def stack_of_networks(key):
-    params = jax.random.normal(key, (3, 4, 8)), jax.random.normal(key, (3, 8, 2))
-    return params, {"x": jax.random.normal(key, (5, 4)), "bias": jnp.arange(5.0)}
-
-
-def test_stacked_networks_are_as_each_alone(key):
-    plain = jax.vmap(two_layers, in_axes=(0, None))
-    mapped = lambda stack, inputs: _xla.map_stack(two_layers, stack, inputs)  # noqa: E731
-    assert_close(mapped, plain, *stack_of_networks(key), rtol=1e-5, atol=1e-6)
-
-
-def test_stacked_networks_have_inputs_of_their_own_on_cpu_and_gpu_alone(key):
-    plain = jax.vmap(two_layers, in_axes=(0, None))
-    mapped = lambda stack, inputs: _xla.map_stack(two_layers, stack, inputs)  # noqa: E731
-    args = stack_of_networks(key)
-    assert operations("tpu", mapped, *args) == operations("tpu", plain, *args)
-    for platform in ("cpu", "cuda"):
-        text = jax.jit(mapped).trace(*args).lower(lowering_platforms=(platform,)).as_text()
-        assert re.search(r"dot_general .*batching_dims = \[0\] x \[0\].*\(tensor<3x5x4xf32>, tensor<3x4x8xf32>\)", text)
-
-
-def cell(carry, parts, row):
-    """A small recurrent cell, for loops."""
-    reset, new = parts
-    return jnp.where(row, 0.0, jax.nn.sigmoid(reset) * carry) + jnp.tanh(new + carry)
-
-
-def carries_of(carry, values, rows):
-    return jnp.concatenate([part.reshape(-1, 3) for part in _xla.scan_carries(cell, carry, values, 2, rows)])
-
-
-def plain_carries(carry, values, rows):
-    def step(carry, row):
-        after = cell(carry, jnp.split(row[0], 2), row[1])
-        return after, after
-
-    last, carries = jax.lax.scan(step, carry, (values, rows))
-    return jnp.concatenate([last[None], carries])
-
-
-def test_carries_are_those_of_a_plain_loop(key):
-    carry, values = jax.random.normal(key, (3,)), jax.random.normal(key, (7, 6))
-    rows = jnp.arange(7) == 4
-    ours, plain = (lambda carry, values, f=f: f(carry, values, rows) for f in (carries_of, plain_carries))
-    assert_close(ours, plain, carry, values, rtol=1e-5, atol=1e-6)
-    many = jnp.stack([carry, -carry]), jnp.stack([values, values + 1])
-    assert_close(jax.vmap(ours), jax.vmap(plain), *many, rtol=1e-5, atol=1e-6)
-
-
-def test_gates_are_cut_apart_before_the_loop_on_cpu_alone():
-    args = jnp.zeros(3), jnp.zeros((7, 6)), jnp.zeros(7, bool)
-    for platform, is_whole in (("cpu", False), ("tpu", True), ("cuda", True)):
-        text = jax.jit(carries_of).trace(*args).lower(lowering_platforms=(platform,)).as_text()
-        (loop,) = re.findall(r"= stablehlo.while.*", text)
-        assert ("tensor<7x6xf32>" in loop) is is_whole
-
-
-def test_batches_of_factorizations_are_loops_on_cpu_alone(key):
-    def initialize(key):
-        return jax.random.orthogonal(key, 4)
-
-    keys = jax.random.split(key, (2, 3))
-    both = [jax.vmap(jax.vmap(function)) for function in (_xla.one_by_one(initialize), initialize)]
-    np.testing.assert_array_equal(*(jax.jit(function)(keys) for function in both))
-    cosines = jax.vmap(_xla.one_by_one(jnp.cos))
-    is_loop = {name: "stablehlo.while" in operations(name, cosines, jnp.ones(3)) for name in ("cpu", "tpu", "cuda")}
-    assert is_loop == {"cpu": True, "tpu": False, "cuda": False}
+    args = segment_tree.init(2**16, fan_out=32), jnp.int32(5), jnp.ones(40)
+    counts = {name: operations(name, written, *args) for name in ("cuda", "tpu", "cpu")}
+    slices = {name: found.count("stablehlo.dynamic_update_slice") for name, found in counts.items()}
+    num_runs = 1 + 3  # of the leaves, and of three numbers of the parents that are stored
+    assert slices == {"cuda": 0, "tpu": num_runs * (1 + wraps), "cpu": num_runs * (1 + wraps)}
+    assert "stablehlo.scatter" in counts["cuda"]

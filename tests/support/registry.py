@@ -75,9 +75,9 @@ BUFFERS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
 }
 
 
-def on_tpu(make: Callable[[int, int], jb.ReplayBuffer]) -> Callable[[int, int], jb.ReplayBuffer]:
-    """Return buffers laid out for a TPU: rows packed into words, and wide trees."""
-    return lambda length, num_envs: make(length, num_envs).replace(platform="tpu")
+def on_tpu(make: Callable[[int, int], jb.ReplayBuffer], platform: str = "tpu") -> Callable[[int, int], jb.ReplayBuffer]:
+    """Return buffers laid out for a TPU, or another platform: rows packed into words, and wide trees."""
+    return lambda length, num_envs: make(length, num_envs).replace(platform=platform)
 
 
 # Trees of the widths that no platform has by default, for the contract and model tests.
@@ -91,6 +91,8 @@ FAN_OUTS: dict[str, Callable[[int, int], jb.ReplayBuffer]] = {
 }
 # The same buffers in the other layout, which is only code and runs on any platform.
 ON_TPU = {f"{name}_on_tpu": on_tpu(make) for name, make in (BUFFERS | FAN_OUTS).items()}
+# A GPU has the rows of a TPU without padding, and trees of half the width.
+ON_GPU = {f"{name}_on_gpu": on_tpu(BUFFERS[name], "gpu") for name in ("prioritized_n_step", "frames")}
 # With several buffers behind one interface; their state has no storage of its own.
 ALL: dict[str, Callable[[int, int], jb.ReplayBuffer | jb.Mixture]] = {
     **BUFFERS,
