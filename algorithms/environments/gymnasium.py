@@ -16,6 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from algorithms.environments import _gymnasium_making as making
 from algorithms.environments import _gymnasium_spaces as spaces
+from algorithms.environments._vector_processes import LostEnvironment
 from algorithms.environments.described import info_like, transition_like, with_info
 from algorithms.environments.spaces import Space
 from algorithms.environments.stepping import Stepper
@@ -174,7 +175,7 @@ def from_factory(
     env.close()
     own, side_by_side = (env.observation_space, env.action_space), functools.partial(_side_by_side, make_one)
     if use_processes:
-        in_processes = functools.partial(_in_processes, make_one)
+        in_processes = functools.partial(_in_processes, make_one, name)
         return HostEnvironment(name, in_processes, obs, action, limit, own, make_tests=side_by_side)
     return HostEnvironment(name, side_by_side, obs, action, limit, own)
 
@@ -186,11 +187,17 @@ def _side_by_side(
 
 
 def _in_processes(
-    make_one: Callable[..., gymnasium.Env[Any, Any]], num_envs: int, **options: Any
+    make_one: Callable[..., gymnasium.Env[Any, Any]], name: str, num_envs: int, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
     makers = [functools.partial(making.in_process, make_one, **options)] * num_envs
     # Processes are spawned, not forked: JAX has threads, and a forked process with threads may hang.
-    return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    except (EOFError, ConnectionError) as error:
+        raise LostEnvironment(
+            f"{name}: a process ended before its environment was made; see what it printed, or step environments "
+            "without processes of their own."
+        ) from error
 
 
 def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str) -> HostEnvironment:
