@@ -120,6 +120,8 @@ def make(
             must then have its code under `if __name__ == "__main__":`.
         **options: arguments of `gymnasium.make`.
     """
+    if not name:
+        raise ValueError("environment 'gymnasium:' has no name; give one, such as gymnasium:HalfCheetah-v5.")
     require_integer("environment", "frame_stack", frame_stack, 1)
     if frame_skip is not None:
         require_integer("environment", "frame_skip", frame_skip, 1)
@@ -153,12 +155,13 @@ def _make(
         make_one = functools.partial(making.stacked, make_one, frame_stack)
     try:
         example = make_one()
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, ImportError) as error:  # the latter from old versions of MuJoCo's tasks, too
         raise ValueError(f"gymnasium:{name}: {_one_line(error)}{_advice(name, error)}") from error
     except (TypeError, AttributeError, AssertionError) as error:  # constructors raise these for unknown options
         if not options:
             raise
-        raise ValueError(f"gymnasium:{name} does not take {options}: {_one_line(error)}.") from error
+        reason = _one_line(error).partition(" was raised from the environment creator")[0]
+        raise ValueError(f"gymnasium:{name} does not take {options}: {reason}.") from error
     return from_factory(make_one, f"gymnasium:{name}", use_processes, example)
 
 
@@ -255,5 +258,8 @@ def _advice(name: str, error: BaseException) -> str:
         if importlib.util.find_spec("ale_py") is not None and making.is_atari_game(game):
             return f"; did you mean gymnasium:ALE/{game}-v5?"
         return "" if str(error).endswith("?") else "; see `gymnasium.pprint_registry()`."
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # it is there no longer
+        newest = making.newest(name)
+        return "." if newest is None else f"; use gymnasium:{newest}."
     is_missing = isinstance(error, (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled))
     return "; pip install 'jaxrl-buffers[gymnasium]'." if is_missing and "mujoco" in str(error).lower() else "."
