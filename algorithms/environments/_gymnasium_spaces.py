@@ -42,6 +42,35 @@ def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
             )
 
 
+def encode_stored(space: gymnasium.Space[Any], value: PyTree) -> PyTree:
+    """Do the same as `encode` with stored observations `[K, ...]`, which may be encoded already.
+
+    What is not of the space is left for other checks, except choices that the space does not have.
+    """
+    match space:
+        case gymnasium.spaces.Dict() if isinstance(value, dict) and value.keys() == space.spaces.keys():
+            return {name: encode_stored(part, value[name]) for name, part in space.spaces.items()}
+        case gymnasium.spaces.Tuple() if isinstance(value, tuple) and len(value) == len(space.spaces):
+            return tuple(encode_stored(part, each) for part, each in zip(space.spaces, value, strict=True))
+        case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            if isinstance(value, (dict, tuple)) or value.dtype == np.bool_ or value.shape[1:] != space.shape:
+                return value
+            encoded = encode(space, value)
+            if not isinstance(space, gymnasium.spaces.MultiBinary):
+                _require_choices(space, value, encoded)
+            return encoded
+        case _:
+            return value
+
+
+def _require_choices(space: gymnasium.Space[Any], value: np.ndarray, encoded: np.ndarray) -> None:
+    """Refuse encoded observations that lack a choice."""
+    is_whole = encoded.reshape(len(value), -1).sum(axis=1) == max(value[:1].size, 1)
+    if not is_whole.all():
+        row = int(np.argmin(is_whole))
+        raise ValueError(f"the observation {value[row].tolist()} is not in {space}; is it of another environment?")
+
+
 def structure(space: gymnasium.Space[Any]) -> PyTree:
     """Return the shapes and dtypes of one encoded observation."""
     example = encode(space, space.sample())
@@ -60,6 +89,21 @@ def action_space(space: gymnasium.Space[Any], name: str) -> Space:
             "your own, so that they have finite bounds."
         )
     return Box(*(tuple(np.asarray(bound, np.float32).ravel().tolist()) for bound in (space.low, space.high)))
+
+
+def encode_actions(space: gymnasium.Space[Any], action: PyTree) -> PyTree:
+    """Turn actions `[K, ...]` of the environment into those of agents: the opposite of `decode_actions`."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return jax.tree.map(lambda leaf: leaf - space.start, action)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1) if leaf.shape[1:] == space.shape else leaf, action)
+
+
+def bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest action of a space that `action_space` accepts."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.start), int(space.start + space.n - 1)
+    assert isinstance(space, gymnasium.spaces.Box)
+    return np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
 
 
 def decode_actions(space: gymnasium.Space[Any], action: np.ndarray) -> np.ndarray:

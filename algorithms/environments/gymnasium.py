@@ -76,6 +76,19 @@ class HostEnvironment:
         """Turn one or many observations of Gymnasium into the arrays that agents see."""
         return spaces.encode(self.spaces[0], obs)
 
+    def encode_rows(self, rows: Transition) -> Transition:
+        """Turn rows `[K, ...]` in Gymnasium's own terms, such as those of a data set, into those that agents see.
+
+        Observations that are encoded already stay as they are. Actions must be Gymnasium's.
+        """
+        obs, next_obs = (spaces.encode_stored(self.spaces[0], one) for one in (rows.obs, rows.next_obs))
+        return rows._replace(obs=obs, next_obs=next_obs, action=spaces.encode_actions(self.spaces[1], rows.action))
+
+    @property
+    def action_bounds(self) -> tuple[Any, Any]:
+        """The smallest and the largest action, in Gymnasium's own terms."""
+        return spaces.bounds(self.spaces[1])
+
     def decode(self, action: np.ndarray) -> np.ndarray:
         """Turn actions `[N, ...]` of an agent into actions of Gymnasium."""
         return spaces.decode_actions(self.spaces[1], action)
