@@ -55,11 +55,13 @@ def _register_atari() -> None:
     gymnasium.register_envs(ale_py)
 
 
-def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Return a game whose frames are gray, 84 x 84."""
+def make_atari(name: str, frame_skip: int, has_channel: bool, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Return a game whose frames are gray, 84 x 84, with or without an axis of one channel."""
     _register_atari()
     env = gymnasium.make(name, frameskip=1, **options)
-    return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
+    return gymnasium.wrappers.AtariPreprocessing(
+        env, frame_skip=frame_skip, screen_size=ATARI_SIZE, grayscale_newaxis=has_channel
+    )
 
 
 def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **options: Any) -> gymnasium.Env[Any, Any]:

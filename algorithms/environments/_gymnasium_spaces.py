@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,8 @@ import numpy as np
 
 from algorithms.environments.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree
+
+IMAGE_SIDE = 20  # pixels; what is smaller may be a board, or other numbers
 
 
 def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
@@ -77,6 +80,18 @@ def structure(space: gymnasium.Space[Any]) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), example)
 
 
+def warn_of_images(space: gymnasium.Space[Any], name: str) -> None:
+    """Warn of images that would not pass through convolutions as they should."""
+    for leaf in jax.tree.leaves(structure(space)):
+        shape, sides = leaf.shape, sum(size >= IMAGE_SIDE for size in leaf.shape)
+        if leaf.dtype == np.uint8 and sides >= 2 and (len(shape) != 3 or min(shape[:2]) < IMAGE_SIDE):
+            warnings.warn(
+                f"{name} has observations of uint8{list(shape)}; if these are images, change them to [height, width, "
+                "channels], or they do not pass through convolutions as images.",
+                stacklevel=2,
+            )
+
+
 def action_space(space: gymnasium.Space[Any], name: str) -> Space:
     """Return the action space for agents. Refuse spaces that no agent supports."""
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -106,14 +121,17 @@ def bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any]:
     return np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
 
 
-def decode_actions(space: gymnasium.Space[Any], action: np.ndarray) -> np.ndarray:
-    """Turn actions `[N, ...]` of an agent into actions of the environment."""
+def decode_actions(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Turn actions `[N, ...]` of an agent, of NumPy or JAX, into actions of the environment."""
+    assert space.dtype is not None  # see `action_space`
+    # JAX has no numbers of 64 bits, unless it is set to use them.
+    dtype: Any = space.dtype if isinstance(action, np.ndarray) else jax.dtypes.canonicalize_dtype(space.dtype)
     if isinstance(space, gymnasium.spaces.Discrete):
-        return action.astype(space.dtype) + space.start
-    assert isinstance(space, gymnasium.spaces.Box)  # see `action_space`
+        return action.astype(dtype) + dtype.type(space.start)
+    assert isinstance(space, gymnasium.spaces.Box)
     action = action.reshape(action.shape[0], *space.shape)
     # Scaling may round an action to just outside of its bounds, and some environments refuse such an action.
-    return np.clip(action, space.low, space.high).astype(space.dtype)
+    return action.clip(space.low[None], space.high[None]).astype(dtype)
 
 
 def _one_hot(chosen: np.ndarray, size: int) -> np.ndarray:

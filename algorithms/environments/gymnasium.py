@@ -11,7 +11,6 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from algorithms.environments import _gymnasium_making as making
@@ -42,6 +41,7 @@ class HostEnvironment:
         info_names: names of the numbers in the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
+        >>> import numpy as np
         >>> from algorithms import environments
         >>> env = environments.make("gymnasium:CartPole-v1")
         >>> steps = env.start(num_envs=2, seed=0)
@@ -89,8 +89,8 @@ class HostEnvironment:
         """The smallest and the largest action, in Gymnasium's own terms."""
         return spaces.bounds(self.spaces[1])
 
-    def decode(self, action: np.ndarray) -> np.ndarray:
-        """Turn actions `[N, ...]` of an agent into actions of Gymnasium."""
+    def decode(self, action: Any) -> Any:
+        """Turn actions `[N, ...]` of an agent, of NumPy or JAX, into actions of Gymnasium."""
         return spaces.decode_actions(self.spaces[1], action)
 
     def start(self, num_envs: int, seed: int | None = None, **options: Any) -> Stepper:
@@ -124,7 +124,7 @@ def make(
 
     Args:
         name: the id, such as `HalfCheetah-v5` or `ALE/Pong-v5`. Gymnasium's `AtariPreprocessing` turns the frames of
-            Atari games into gray frames of 84 x 84.
+            Atari games into gray frames of 84 x 84, with an axis of one channel if frames are not stacked.
         frame_skip: the number of frames for which an action is repeated, 4 by default. Only Atari games have it.
         frame_stack: the number of observations that are stacked along a new last axis. A buffer with
             `jb.ReplayBuffer(frames=jb.Frames(stack=4), ...)` stores each frame only once. The observations of a
@@ -163,9 +163,7 @@ def _make(
     make_one = functools.partial(making.make, name, **options)
     if name.startswith(making.ATARI):
         _require_atari()
-        make_one = functools.partial(making.make_atari, name, frame_skip, **options)
-    if frame_stack > 1:
-        make_one = functools.partial(making.stacked, make_one, frame_stack)
+        make_one = functools.partial(making.make_atari, name, frame_skip, frame_stack == 1, **options)
     try:
         example = make_one()
     except (gymnasium.error.Error, ImportError) as error:  # the latter from old versions of MuJoCo's tasks, too
@@ -175,7 +173,7 @@ def _make(
             raise
         reason = _one_line(error).partition(" was raised from the environment creator")[0]
         raise ValueError(f"gymnasium:{name} does not take {options}: {reason}.") from error
-    return from_factory(make_one, f"gymnasium:{name}", use_processes, example)
+    return from_factory(make_one, f"gymnasium:{name}", use_processes, example, frame_stack)
 
 
 def from_factory(
@@ -183,9 +181,14 @@ def from_factory(
     name: str,
     use_processes: bool = False,
     example: gymnasium.Env[Any, Any] | None = None,
+    frame_stack: int = 1,
 ) -> HostEnvironment:
     """Return environments from a function that makes one at a time. `example` is one that it has already made."""
     env = make_one() if example is None else example
+    if frame_stack > 1:
+        env = making.stacked(functools.partial(_same, env), frame_stack)
+        make_one = functools.partial(making.stacked, make_one, frame_stack)
+    spaces.warn_of_images(env.observation_space, name)
     obs, action = spaces.structure(env.observation_space), spaces.action_space(env.action_space, name)
     limit = _time_limit(env)
     env.close()
@@ -194,6 +197,10 @@ def from_factory(
         in_processes = functools.partial(_in_processes, make_one, name)
         return HostEnvironment(name, in_processes, obs, action, limit, own, make_tests=side_by_side)
     return HostEnvironment(name, side_by_side, obs, action, limit, own)
+
+
+def _same(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
 
 
 def _side_by_side(
@@ -223,6 +230,7 @@ def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str
         raise ValueError(
             f"{name} has an argument `num_envs` and so must make a VectorEnv; it made a {type(vector).__name__}."
         )
+    spaces.warn_of_images(vector.single_observation_space, name)
     obs = spaces.structure(vector.single_observation_space)
     action = spaces.action_space(vector.single_action_space, name)
     limit = None if vector.spec is None else vector.spec.max_episode_steps

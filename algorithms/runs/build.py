@@ -143,7 +143,11 @@ def _environment_options(settings: Settings) -> dict[str, Any]:
     if settings.environment.startswith("gymnasium:"):
         options |= {"frame_skip": settings.frame_skip, "frame_stack": settings.frame_stack}
     else:
-        _refuse_on_host(settings, ("frame_skip", "frame_stack"), "is not made by Gymnasium")
+        _refuse_on_host(settings, ("frame_skip",), "is not an Atari game of Gymnasium")
+        if custom.is_own(settings.environment):
+            options["frame_stack"] = settings.frame_stack
+        else:
+            _refuse_on_host(settings, ("frame_stack",), "is not made by Gymnasium")
     if settings.processes:
         if not custom.is_own(settings.environment) and "frame_skip" not in options:
             _refuse_on_host(settings, ("processes",), "runs inside the compiled program")

@@ -162,13 +162,23 @@ def test_seeds_and_actors_go_side_by_side(whole, tmp_path):
         ("ddqn CartPole-v1 --lock-step", "CartPole-v1 runs inside the compiled program; `lock_step` is for"),
         ("ddqn CartPole-v1 --env.length 2", "CartPole-v1 does not take {'length': 2}"),
         ("sac gymnasium:Pendulum-v1 --hindsight future", "gymnasium:Pendulum-v1 has no goals"),
-        (f"ddqn {WALK} --frame-stack 4", "make_host_walk is not made by Gymnasium"),
+        (f"ddqn {WALK} --frame-skip 4", "make_host_walk is not an Atari game of Gymnasium"),
+        ("ddqn support.walk:Walk --frame-stack 4", "Walk does not make single environments of Gymnasium"),
+        ("ddqn support.host_walk:make_vector --frame-stack 4", "make_vector does not make single environments"),
+        ("ddqn support.host_walk:make_vector --processes", "make_vector has an argument `num_envs`.*leave `processes`"),
     ],
 )
 def test_what_means_nothing_is_refused_in_one_line(words, message):
     with pytest.raises(ValueError, match=message) as error:
         build(command_line.parse(words.split()).settings)
     assert "\n" not in str(error.value)
+
+
+def test_cores_are_refused_where_all_seeds_learn_in_one_program(tmp_path):
+    settings = dataclasses.replace(SETTINGS, num_seeds=2)
+    with pytest.raises(ValueError, match=r"cores: got 1, but .*make_host_walk is stepped on the host, where all seeds"):
+        run.start(settings, tmp_path / "run", OPTIONS._replace(cores=1))
+    assert not (tmp_path / "run").exists()
 
 
 def test_options_of_a_constructor_are_handed_on():
