@@ -217,6 +217,11 @@ def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) ->
     if settings.dataset is None:
         return online
     num_rows = data_set.described(settings.dataset)["rows"]
+    if num_rows == 0:
+        raise ValueError(
+            "dataset: it has no row whose successor is known, so there is nothing to learn from; give more rows, or "
+            "`next_observations`."
+        )
     if num_rows < view.span:
         raise ValueError(
             f"dataset: it has {num_rows} rows, but one sample spans {view.span}; give more data, or take a smaller "
