@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
+from jaxrl_buffers._action_bounds import Bounds
 from jaxrl_buffers._checks import row_structure, shown
 from jaxrl_buffers.types import PyTree, Transition
 
@@ -43,10 +44,10 @@ class ArraySource(NamedTuple):
     terminated: np.ndarray  # bool[M]
     truncated: np.ndarray  # bool[M]
     is_kept: np.ndarray  # bool[M]: the successor is known, or not needed
-    num_actions: int | None  # discrete actions are smaller than this
+    bounds: Bounds | None  # of actions
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], infos: Sequence[str], num_actions: int | None = None) -> ArraySource:
+    def of(cls, arrays: Mapping[str, Any], infos: Sequence[str], bounds: Bounds | None = None) -> ArraySource:
         """Check arrays, except the values of actions, and find out where their episodes end."""
         given = {name: _nested(value) for name, value in arrays.items()}
         chosen = _known(given)
@@ -54,13 +55,13 @@ class ArraySource(NamedTuple):
         num_rows = _check_lengths(chosen | {"infos": extras})
         terminated, truncated = _flags(chosen, num_rows)
         if "next_observations" in chosen:
-            return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool), num_actions)
+            return cls(chosen, extras, terminated, truncated, np.ones(num_rows, bool), bounds)
         # The successor of a row is the next row's observation, so a row that is cut off has no known successor. It is
         # left out, and the row before it becomes the one that is cut off.
         is_cut = truncated & ~terminated
         is_cut[-1] = not terminated[-1]
         truncated[:-1] |= is_cut[1:] & ~terminated[:-1]
-        return cls(chosen, extras, terminated, truncated, ~is_cut, num_actions)
+        return cls(chosen, extras, terminated, truncated, ~is_cut, bounds)
 
     @property
     def num_kept(self) -> int:
@@ -83,7 +84,7 @@ class ArraySource(NamedTuple):
             place = slice(begin, end)
             obs, next_obs = self._observations(begin, end)
             action, reward, extras = _read((self.arrays["actions"], self.arrays["rewards"], self.extras), begin, end)
-            require_actions(action, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
+            self._check_actions(action, begin)
             flags = (self.terminated[place], self.truncated[place])
             piece = Transition(obs, action, reward, *flags, next_obs, extras)
             kept = self.is_kept[place]
@@ -91,9 +92,12 @@ class ArraySource(NamedTuple):
 
     def check_actions(self) -> None:
         """Read all actions, and refuse one that does not exist. `pieces` makes the same check while it reads."""
-        for begin, end in _places(self.arrays["actions"], len(self.is_kept) if self.num_actions is not None else 0):
-            actions = _read(self.arrays["actions"], begin, end)
-            require_actions(actions, self.num_actions, lambda row, begin=begin: f"from_arrays(): row {begin + row}")
+        for begin, end in _places(self.arrays["actions"], len(self.is_kept) if self.bounds is not None else 0):
+            self._check_actions(_read(self.arrays["actions"], begin, end), begin)
+
+    def _check_actions(self, actions: PyTree, begin: int) -> None:
+        if self.bounds is not None:
+            self.bounds.check(actions, lambda row: f"from_arrays(): row {begin + row}")
 
     def _observations(self, begin: int, end: int) -> tuple[PyTree, PyTree]:
         """Return observations and their successors. A row that needs no successor gets its own observation instead."""
@@ -104,26 +108,6 @@ class ArraySource(NamedTuple):
         is_end = (self.terminated | ~self.is_kept)[begin:end]
         after = np.where(is_end, number, number + 1)
         return jax.tree.map(lambda leaf: leaf[: end - begin], obs), jax.tree.map(lambda leaf: leaf[after], obs)
-
-
-def require_actions(actions: PyTree, num_actions: int | None, name_of: Callable[[int], str]) -> None:
-    """Refuse discrete actions that do not exist. The error names the first row that has one.
-
-    Args:
-        actions: the actions of some rows.
-        num_actions: how many actions there are; None if actions are not discrete.
-        name_of: returns the name of a row for the error, given its number among these rows.
-    """
-    if num_actions is None:
-        return
-    for leaf in jax.tree.leaves(actions):
-        wrong = ~((leaf >= 0) & (leaf < num_actions))
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0, 0])
-            raise ValueError(
-                f"{name_of(row)} has the action {leaf[row]}, but the actions are 0 to {num_actions - 1}; is it a data "
-                "set of another environment?"
-            )
 
 
 def follows(next_obs: PyTree, obs: PyTree) -> np.ndarray:

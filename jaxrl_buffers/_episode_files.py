@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_buffers._array_files import follows, require_actions
+from jaxrl_buffers._action_bounds import Bounds
+from jaxrl_buffers._array_files import follows
 from jaxrl_buffers._checks import one_line
 from jaxrl_buffers._episode_reading import Episode, actions_of_episodes, episodes
 from jaxrl_buffers.types import PyTree, Transition
@@ -68,24 +69,25 @@ def count_steps(dataset: MinariDataset) -> int:
         return int(dataset.total_steps)
 
 
-def check_actions(dataset: MinariDataset, num_actions: int) -> None:
+def check_actions(dataset: MinariDataset, bounds: Bounds) -> None:
     """Read all actions, and refuse one that does not exist. `transitions` makes the same check while it reads."""
     with _clear_errors(dataset):
         for number, actions in actions_of_episodes(dataset):
-            require_actions(actions, num_actions, functools.partial(_name_of_step, number))
+            bounds.check(actions, functools.partial(_name_of_step, number))
 
 
 def _name_of_step(episode: int, step: int) -> str:
     return f"step {step} of episode {episode}"
 
 
-def transitions(dataset: MinariDataset, infos: Sequence[str], num_actions: int | None = None) -> Iterator[Transition]:
+def transitions(dataset: MinariDataset, infos: Sequence[str], bounds: Bounds | None = None) -> Iterator[Transition]:
     """Yield the transitions of each episode, leaves `[T, ...]`; refuse actions that do not exist."""
     with _clear_errors(dataset):
         first = None
         for episode in episodes(dataset, infos):
             rows = _transitions_of(episode)
-            require_actions(rows.action, num_actions, functools.partial(_name_of_step, episode.id))
+            if bounds is not None:
+                bounds.check(rows.action, functools.partial(_name_of_step, episode.id))
             shapes = jax.tree.map(lambda leaf: leaf.shape[1:], rows)
             first = shapes if first is None else first
             if shapes != first:

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
-import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxrl_buffers import _data_files as data_files
 from jaxrl_buffers import _episode_files as episode_files
 from jaxrl_buffers import _filling as filling
-from jaxrl_buffers._array_files import ArraySource, copy, rows_of_bytes
+from jaxrl_buffers import _rows_as_arrays as rows_as_arrays
+from jaxrl_buffers._action_bounds import Bounds
+from jaxrl_buffers._array_files import ArraySource, rows_of_bytes
 from jaxrl_buffers._checks import require_choice, row_structure
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
 from jaxrl_buffers.types import PyTree, Transition
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from jaxrl_buffers._episode_files import AnyEnv
 
 Keep = Literal["all", "newest"]
+Encode = Callable[[Transition], Transition]
 
 
 def from_file(
@@ -44,6 +47,9 @@ def from_file(
     keep: Keep = "all",
     like: Transition | None = None,
     num_actions: int | None = None,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    encode: Encode | None = None,
     extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the rows of a data set.
@@ -52,9 +58,10 @@ def from_file(
         buffer: a buffer with `num_envs=1`. To hold all rows it needs a `length` of at least `describe(path).num_rows`.
         path: a file of arrays under D4RL's keys (`.npz`; or `.hdf5` or `.h5`, which need the extra `data`), or the
             folder or the name of a Minari data set.
-        infos, keep, like, num_actions, extras: as in `from_arrays`.
+        infos, keep, like, num_actions, low, high, encode, extras: as in `from_arrays`.
     """
-    options: Any = {"infos": infos, "keep": keep, "like": like, "num_actions": num_actions, "extras": extras}
+    options: Any = {"infos": infos, "keep": keep, "like": like, "encode": encode, "extras": extras}
+    options |= {"num_actions": num_actions, "low": low, "high": high}
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
             return from_arrays(buffer, arrays, **options)
@@ -75,31 +82,40 @@ def describe(path: str | os.PathLike[str], num_actions: int | None = None) -> De
         path: as in `from_file`.
         num_actions: as in `from_arrays`. If it is given, all actions are read and checked.
     """
+    bounds = Bounds.of(num_actions, None, None)
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
-            source = ArraySource.of(arrays, (), num_actions)
+            source = ArraySource.of(arrays, (), bounds)
             source.check_actions()
             return Description(source.num_kept, source.row)
     dataset = episode_files.opened(path)
-    if num_actions is not None:
-        episode_files.check_actions(dataset, num_actions)
-    return Description(episode_files.count_steps(dataset), _row(_first_episode(dataset, ())[0]))
+    if bounds is not None:
+        episode_files.check_actions(dataset, bounds)
+    return Description(episode_files.count_steps(dataset), _of_episodes(dataset, (), None, None)[0])
 
 
-def check(path: str | os.PathLike[str], *, like: Transition | None = None, num_actions: int | None = None) -> None:
+def check(
+    path: str | os.PathLike[str],
+    *,
+    like: Transition | None = None,
+    num_actions: int | None = None,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    encode: Encode | None = None,
+) -> None:
     """Read a whole data set, and refuse what `from_file` would refuse. Nothing is stored.
 
     Args:
         path: as in `from_file`.
-        like, num_actions: as in `from_arrays`.
+        like, num_actions, low, high, encode: as in `from_arrays`.
     """
+    bounds = Bounds.of(num_actions, low, high)
     if data_files.is_of_arrays(path):
         with data_files.opened(path) as arrays:
-            source = ArraySource.of(arrays, (), num_actions)
-            filling.check(source.row, source.pieces(rows_of_bytes(source.row)), like)
+            source = ArraySource.of(arrays, (), bounds)
+            filling.check(*_encoded(source, rows_of_bytes(source.row), encode), like)
         return
-    first, pieces = _first_episode(episode_files.opened(path), (), num_actions)
-    filling.check(_row(first), itertools.chain([first], pieces), like)
+    filling.check(*_of_episodes(episode_files.opened(path), (), bounds, encode), like)
 
 
 def from_arrays(
@@ -110,6 +126,9 @@ def from_arrays(
     keep: Keep = "all",
     like: Transition | None = None,
     num_actions: int | None = None,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    encode: Encode | None = None,
     extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the rows of a data set, oldest first; its last episode is closed.
@@ -137,10 +156,14 @@ def from_arrays(
         like: the shapes and dtypes that a row must have, such as `env.transition()`. Numbers of another size are cast.
             A data set of another structure or other shapes is refused.
         num_actions: the number of discrete actions. A row whose action is not one of 0 to `num_actions - 1` is refused.
+        low, high: the smallest and the largest action, for actions that do not begin with 0 or are not discrete. A row
+            with an action outside of them is refused. Rounding is allowed for.
+        encode: called with rows as they are in the data set, leaves `[K, ...]`; returns the rows to store. For data in
+            Gymnasium's terms it is `env.encode_rows`.
         extras: what else to store in `extras`, the same unbatched values in every row.
 
     Example:
-        >>> import jaxrl_buffers as jb
+        >>> import jaxrl_buffers as jb, numpy as np
         >>> arrays = {
         ...     "observations": np.arange(5.0)[:, None],
         ...     "actions": np.zeros(5, np.int32),
@@ -156,10 +179,10 @@ def from_arrays(
     """
     filling.require_one_column("from_arrays", buffer)
     require_choice("from_arrays", "keep", keep, ("all", "newest"))
-    source = ArraySource.of(arrays, infos, num_actions)
+    source = ArraySource.of(arrays, infos, Bounds.of(num_actions, low, high))
     filling.require_room("from_arrays", buffer, source.num_kept, keep)
-    row = source.row if like is None else data_files.fitted(source.row, like, "from_arrays")
-    pieces = source.pieces(filling.rows_of_block(buffer, row, source.num_kept))
+    row, pieces = _encoded(source, filling.rows_of_block(buffer, source.row, source.num_kept), encode)
+    row = row if like is None else data_files.fitted(row, like, "from_arrays")
     return filling.filled(buffer, row, pieces, source.num_kept, extras)
 
 
@@ -171,6 +194,9 @@ def from_minari(
     keep: Keep = "all",
     like: Transition | None = None,
     num_actions: int | None = None,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    encode: Encode | None = None,
     extras: Mapping[str, PyTree] | None = None,
 ) -> ReplayState:
     """Return a state that holds the steps of a Minari data set, episode by episode.
@@ -185,17 +211,16 @@ def from_minari(
         infos: the names of the infos to keep, as a dict in `extras`. Row `t` gets the info that came with observation
             `t`.
         keep: `"all"` refuses a data set with more rows than the ring holds; `"newest"` keeps its newest rows.
-        like, num_actions, extras: as in `from_arrays`.
+        like, num_actions, low, high, encode, extras: as in `from_arrays`.
     """
     filling.require_one_column("from_minari", buffer)
     require_choice("from_minari", "keep", keep, ("all", "newest"))
     dataset = episode_files.opened(source)
     num_rows = episode_files.count_steps(dataset)
     filling.require_room("from_minari", buffer, num_rows, keep)
-    first, pieces = _first_episode(dataset, infos, num_actions)
-    row = _row(first)
+    row, pieces = _of_episodes(dataset, infos, Bounds.of(num_actions, low, high), encode)
     row = row if like is None else data_files.fitted(row, like, "from_minari")
-    return filling.filled(buffer, row, itertools.chain([first], pieces), num_rows, extras)
+    return filling.filled(buffer, row, pieces, num_rows, extras)
 
 
 def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
@@ -204,23 +229,7 @@ def to_arrays(buffer: ReplayBuffer, state: ReplayState) -> dict[str, Any]:
     Two kinds of rows count as cut off: the last row of an environment, and a row whose next row is not whole any more
     (see `Frames`). Their `timeouts` is True, unless they ended their episode. `extras` become `infos`.
     """
-    row = buffer.storage.structure(state.storage)
-    if not isinstance(row, Transition):
-        raise ValueError(f"to_arrays() needs stored transitions, but the buffer holds {type(row).__name__}.")
-    sizes = np.broadcast_to(np.asarray(state.storage.size), buffer.num_envs)
-    begins = np.cumsum(sizes) - sizes
-    rows = jax.tree.map(lambda leaf: np.empty((int(sizes.sum()), *leaf.shape), leaf.dtype), row)
-    is_whole = np.zeros(int(sizes.sum()), bool)
-    num_rows = filling.rows_of_block(buffer, row, int(sizes.max()))
-    for start in range(0, int(sizes.max()), num_rows):
-        block, whole = jax.device_get(buffer.slice(state, start, num_rows))
-        for env, (begin, count) in enumerate(zip(begins, np.minimum(sizes - start, num_rows), strict=True)):
-            place = slice(begin + start, begin + start + max(count, 0))
-            copy(rows, place, jax.tree.map(lambda leaf, env=env: leaf[:, env], block))
-            is_whole[place] = whole[: max(count, 0), env]
-    ends_here = np.zeros(is_whole.shape, bool)
-    ends_here[(begins + sizes)[sizes > 0] - 1] = True
-    return _named(_cut(rows, is_whole, ends_here))
+    return rows_as_arrays.of_state(buffer, state)
 
 
 def to_minari(
@@ -252,39 +261,27 @@ def to_minari(
     return episode_files.written(arrays, target, env, spaces, metadata)
 
 
-def _first_episode(
-    dataset: MinariDataset, infos: Sequence[str], num_actions: int | None = None
+def _encoded(source: ArraySource, num_rows: int, encode: Encode | None) -> tuple[Transition, Iterator[Transition]]:
+    """Return the form of one row, and the rows in pieces of at most `num_rows`."""
+    pieces = source.pieces(num_rows)
+    if encode is None:
+        return source.row, pieces
+    pieces = (encode(piece) for piece in pieces if len(piece.reward))
+    first = next(pieces, None)
+    return (source.row, pieces) if first is None else (_row(first), itertools.chain([first], pieces))
+
+
+def _of_episodes(
+    dataset: MinariDataset, infos: Sequence[str], bounds: Bounds | None, encode: Encode | None
 ) -> tuple[Transition, Iterator[Transition]]:
-    """Return the transitions of the first episode, and an iterator over the transitions of each later episode."""
-    pieces = episode_files.transitions(dataset, infos, num_actions)
+    """Return the form of one row, and the transitions of each episode."""
+    pieces = episode_files.transitions(dataset, infos, bounds)
+    pieces = pieces if encode is None else map(encode, pieces)
     first = next(pieces, None)
     if first is None:
         raise ValueError(f"from_minari() found no episode in {str(dataset.storage.data_path)!r}; is it whole?")
-    return first, pieces
+    return _row(first), itertools.chain([first], pieces)
 
 
 def _row(rows: Transition) -> Transition:
     return row_structure(jax.tree.map(lambda leaf: leaf[0], rows))
-
-
-def _cut(rows: Transition, is_whole: np.ndarray, ends_here: np.ndarray) -> Transition:
-    """Leave out rows that are not whole. A row becomes truncated if its next row is not whole or does not exist."""
-    has_next = np.append(is_whole[1:], False) & ~ends_here
-    truncated = rows.truncated.astype(bool) | ~(has_next | rows.terminated.astype(bool))
-    rows = rows._replace(terminated=rows.terminated.astype(bool), truncated=truncated)
-    return rows if is_whole.all() else jax.tree.map(lambda leaf: leaf[is_whole], rows)
-
-
-def _named(rows: Transition) -> dict[str, Any]:
-    """Return the fields of transitions under D4RL's names."""
-    arrays = {
-        "observations": rows.obs,
-        "actions": rows.action,
-        "rewards": rows.reward,
-        "terminals": rows.terminated,
-        "timeouts": rows.truncated,
-        "next_observations": rows.next_obs,
-    }
-    if not jax.tree.leaves(rows.extras):
-        return arrays
-    return arrays | {"infos": rows.extras if isinstance(rows.extras, dict) else {"extras": rows.extras}}

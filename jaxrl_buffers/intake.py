@@ -29,7 +29,8 @@ class Intake:
     Process `i` opens `names[i]` by `jaxrl_buffers.feeder.Feeder(name)`. The environments are split into `num_feeders`
     equal parts, and process `i` writes to part `i`. Once a feeder's `add` has returned, the rows will be stored,
     whatever happens to its process later. A process that dies does not disturb the others. When its name is opened
-    again, the episodes that it left open are closed. `shared.stop()` stops feeders too.
+    again, the episodes that it left open are closed. `shared.stop()` stops feeders too. If rows cannot be stored, the
+    intake stops `shared` and all feeders, and `close` raises the error.
 
     Use it in a `with` statement, or call `close` at the end. Both store what was passed on, and remove the memory.
 
@@ -146,6 +147,7 @@ class Intake:
         except BaseException as error:
             self._error = error
             self._set_state(CLOSED)  # so that no feeder waits for a thread that has ended
+            self._shared.stop()  # nor anyone for rows, which will not come
 
     def _take_rest(self, deadline: float) -> int:
         """Take the waiting chunks, even while stopped; return how many found no room before the deadline."""

@@ -6,7 +6,6 @@ Actors add rows in threads of their own while a learner samples or dequeues them
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxrl_buffers import _needs as needs
-from jaxrl_buffers import starts
+from jaxrl_buffers import _shared_programs as programs
 from jaxrl_buffers._checks import check_chunk, check_env_ids, require_flag, require_integer
 from jaxrl_buffers.feeder import Stopped
 from jaxrl_buffers.replay import ReplayBuffer, ReplayState
@@ -140,7 +138,7 @@ class Shared:
         chunk, priorities = jax.tree.map(_owned, (chunk, priorities))
         with self._changed:
             self._wait(lambda: self._fits(num_rows, env), timeout, f"add() of {num_rows} rows", heeds_stop)
-            self._state = _add(self._buffer, self._state, chunk, priorities, None if env_ids is None else env)
+            self._state = programs.add(self._buffer, self._state, chunk, priorities, None if env_ids is None else env)
             self._sizes[env] = np.minimum(self._sizes[env] + num_rows, self._buffer.length)
             self._rows_changed()
 
@@ -158,7 +156,9 @@ class Shared:
         env = self._columns(env_ids)
         with self._changed:
             self._wait(lambda: self._sizes[env].min() >= num_rows, timeout, f"dequeue() of {num_rows} rows")
-            self._state, rows, _ = _dequeue(self._buffer, self._state, num_rows, None if env_ids is None else env)
+            self._state, rows, _ = programs.dequeue(
+                self._buffer, self._state, num_rows, None if env_ids is None else env
+            )
             self._sizes[env] -= num_rows
             self._rows_changed()
         return rows
@@ -177,6 +177,7 @@ class Shared:
         With a balanced sampler, which draws from every environment, also wait for a start in each environment.
         """
         require_integer("sample", "batch_size", batch_size, 1)
+        self._require_possible("sample", at_least)
         return self.update(
             lambda state: (state, self._buffer.sample(state, key, batch_size, progress)),
             at_least=max(at_least, 1),
@@ -195,6 +196,7 @@ class Shared:
         A learner uses it to run a compiled program that samples, learns and updates priorities. No other thread uses
         the state in the meantime, so the program may donate it. It must neither add nor remove rows.
         """
+        self._require_possible("update", at_least)
         with self._changed:
             self._wait(lambda: self._count() >= at_least, timeout, f"a call that needs {at_least} legal starts")
             self._state, result = change(self._state)
@@ -203,13 +205,13 @@ class Shared:
     def update_priorities(self, handle: Handle, priorities: jax.Array, mask: jax.Array | None = None) -> None:
         """Set the priorities of sampled starts as `buffer.update_priorities` does; works while stopped."""
         with self._changed:
-            self._state = _update_priorities(self._buffer, self._state, handle, priorities, mask)
+            self._state = programs.update_priorities(self._buffer, self._state, handle, priorities, mask)
 
     def mark_break(self, env_ids: ArrayLike | None = None) -> None:
         """Close open episodes as `buffer.mark_break` does; works while stopped."""
         env = None if env_ids is None else self._columns(env_ids)
         with self._changed:
-            self._state = _mark_break(self._buffer, self._state, env)
+            self._state = programs.mark_break(self._buffer, self._state, env)
             self._rows_changed()
 
     def snapshot(self) -> ReplayState:
@@ -253,48 +255,17 @@ class Shared:
     def _fits(self, num_rows: int, env: np.ndarray) -> bool:
         return not self._keeps_all or self._sizes[env].max() + num_rows <= self._buffer.length
 
+    def _require_possible(self, caller: str, at_least: int) -> None:
+        """Refuse to wait for more starts than the buffer has rows."""
+        require_integer(caller, "at_least", at_least, 0, self._buffer.length * self._buffer.num_envs)
+
     def _count(self) -> int:
         """Count the starts. This waits for the device, so it is done only once after every change of rows."""
         if self._num_starts is None:
-            self._num_starts = int(_count_starts(self._buffer, self._state))
+            self._num_starts = int(programs.count_starts(self._buffer, self._state))
         return self._num_starts
 
 
 def _owned(leaf: ArrayLike) -> jax.Array:
     """Return a copy of a NumPy array. Without it, JAX might read the memory after the caller has overwritten it."""
     return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf, copy=True)
-
-
-@jax.jit
-def _count_starts(buffer: ReplayBuffer, state: ReplayState) -> jax.Array:
-    num_valid = buffer.num_valid(state)
-    if not needs.every_env(buffer.sampler):
-        return num_valid
-    counts = starts.count_of_every_env(state.storage, buffer.window(state))
-    return jnp.where(jnp.min(counts) > 0, num_valid, 0)
-
-
-@functools.partial(jax.jit, donate_argnums=1)
-def _add(
-    buffer: ReplayBuffer, state: ReplayState, chunk: PyTree, priorities: ArrayLike | None, env_ids: ArrayLike | None
-) -> ReplayState:
-    return buffer.add(state, chunk, priorities=priorities, env_ids=env_ids)
-
-
-@functools.partial(jax.jit, static_argnums=2, donate_argnums=1)
-def _dequeue(
-    buffer: ReplayBuffer, state: ReplayState, num_rows: int, env_ids: ArrayLike | None
-) -> tuple[ReplayState, PyTree, jax.Array]:
-    return buffer.dequeue(state, num_rows, env_ids)
-
-
-@functools.partial(jax.jit, donate_argnums=1)
-def _update_priorities(
-    buffer: ReplayBuffer, state: ReplayState, handle: Handle, priorities: jax.Array, mask: jax.Array | None
-) -> ReplayState:
-    return buffer.update_priorities(state, handle, priorities, mask)
-
-
-@functools.partial(jax.jit, donate_argnums=1)
-def _mark_break(buffer: ReplayBuffer, state: ReplayState, env_ids: ArrayLike | None) -> ReplayState:
-    return buffer.mark_break(state, env_ids)

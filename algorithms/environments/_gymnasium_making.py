@@ -11,6 +11,7 @@ import importlib.util
 import multiprocessing
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,19 @@ def make(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     specs = [spec for known, spec in gymnasium.registry.items() if known == name or known.startswith(f"{name}-v")]
     if any(str(spec.entry_point).startswith("gymnasium.envs.mujoco") for spec in specs):
         _quiet_mujoco()
-    return gymnasium.make(name, **options)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        env = gymnasium.make(name, **options)  # if it fails, its error says enough
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return env
+
+
+def newest(name: str) -> str | None:
+    """Return the newest version of an environment; None if `name` is that, or has no version."""
+    family, mark, version = name.rpartition("-v")
+    others = [spec.version for spec in gymnasium.registry.values() if mark and spec.id.rpartition("-v")[0] == family]
+    most = max((other for other in others if other is not None), default=0)
+    return f"{family}-v{most}" if version.isdecimal() and int(version) < most else None
 
 
 def is_atari_game(name: str) -> bool:
@@ -42,11 +55,13 @@ def _register_atari() -> None:
     gymnasium.register_envs(ale_py)
 
 
-def make_atari(name: str, frame_skip: int, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Return a game whose frames are gray, 84 x 84."""
+def make_atari(name: str, frame_skip: int, has_channel: bool, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Return a game whose frames are gray, 84 x 84, with or without an axis of one channel."""
     _register_atari()
     env = gymnasium.make(name, frameskip=1, **options)
-    return gymnasium.wrappers.AtariPreprocessing(env, frame_skip=frame_skip, screen_size=ATARI_SIZE)
+    return gymnasium.wrappers.AtariPreprocessing(
+        env, frame_skip=frame_skip, screen_size=ATARI_SIZE, grayscale_newaxis=has_channel
+    )
 
 
 def stacked(make_one: Callable[..., gymnasium.Env[Any, Any]], size: int, **options: Any) -> gymnasium.Env[Any, Any]:

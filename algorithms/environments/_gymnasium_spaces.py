@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,8 @@ import numpy as np
 
 from algorithms.environments.spaces import Box, Discrete, Space
 from jaxrl_buffers.types import PyTree
+
+IMAGE_SIDE = 20  # pixels; what is smaller may be a board, or other numbers
 
 
 def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
@@ -42,10 +45,51 @@ def encode(space: gymnasium.Space[Any], value: Any) -> PyTree:
             )
 
 
+def encode_stored(space: gymnasium.Space[Any], value: PyTree) -> PyTree:
+    """Do the same as `encode` with stored observations `[K, ...]`, which may be encoded already.
+
+    What is not of the space is left for other checks, except choices that the space does not have.
+    """
+    match space:
+        case gymnasium.spaces.Dict() if isinstance(value, dict) and value.keys() == space.spaces.keys():
+            return {name: encode_stored(part, value[name]) for name, part in space.spaces.items()}
+        case gymnasium.spaces.Tuple() if isinstance(value, tuple) and len(value) == len(space.spaces):
+            return tuple(encode_stored(part, each) for part, each in zip(space.spaces, value, strict=True))
+        case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            if isinstance(value, (dict, tuple)) or value.dtype == np.bool_ or value.shape[1:] != space.shape:
+                return value
+            encoded = encode(space, value)
+            if not isinstance(space, gymnasium.spaces.MultiBinary):
+                _require_choices(space, value, encoded)
+            return encoded
+        case _:
+            return value
+
+
+def _require_choices(space: gymnasium.Space[Any], value: np.ndarray, encoded: np.ndarray) -> None:
+    """Refuse encoded observations that lack a choice."""
+    is_whole = encoded.reshape(len(value), -1).sum(axis=1) == max(value[:1].size, 1)
+    if not is_whole.all():
+        row = int(np.argmin(is_whole))
+        raise ValueError(f"the observation {value[row].tolist()} is not in {space}; is it of another environment?")
+
+
 def structure(space: gymnasium.Space[Any]) -> PyTree:
     """Return the shapes and dtypes of one encoded observation."""
     example = encode(space, space.sample())
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), example)
+
+
+def warn_of_images(space: gymnasium.Space[Any], name: str) -> None:
+    """Warn of images that would not pass through convolutions as they should."""
+    for leaf in jax.tree.leaves(structure(space)):
+        shape, sides = leaf.shape, sum(size >= IMAGE_SIDE for size in leaf.shape)
+        if leaf.dtype == np.uint8 and sides >= 2 and (len(shape) != 3 or min(shape[:2]) < IMAGE_SIDE):
+            warnings.warn(
+                f"{name} has observations of uint8{list(shape)}; if these are images, change them to [height, width, "
+                "channels], or they do not pass through convolutions as images.",
+                stacklevel=2,
+            )
 
 
 def action_space(space: gymnasium.Space[Any], name: str) -> Space:
@@ -62,14 +106,32 @@ def action_space(space: gymnasium.Space[Any], name: str) -> Space:
     return Box(*(tuple(np.asarray(bound, np.float32).ravel().tolist()) for bound in (space.low, space.high)))
 
 
-def decode_actions(space: gymnasium.Space[Any], action: np.ndarray) -> np.ndarray:
-    """Turn actions `[N, ...]` of an agent into actions of the environment."""
+def encode_actions(space: gymnasium.Space[Any], action: PyTree) -> PyTree:
+    """Turn actions `[K, ...]` of the environment into those of agents: the opposite of `decode_actions`."""
     if isinstance(space, gymnasium.spaces.Discrete):
-        return action.astype(space.dtype) + space.start
-    assert isinstance(space, gymnasium.spaces.Box)  # see `action_space`
+        return jax.tree.map(lambda leaf: leaf - space.start, action)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1) if leaf.shape[1:] == space.shape else leaf, action)
+
+
+def bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest action of a space that `action_space` accepts."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.start), int(space.start + space.n - 1)
+    assert isinstance(space, gymnasium.spaces.Box)
+    return np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
+
+
+def decode_actions(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Turn actions `[N, ...]` of an agent, of NumPy or JAX, into actions of the environment."""
+    assert space.dtype is not None  # see `action_space`
+    # JAX has no numbers of 64 bits, unless it is set to use them.
+    dtype: Any = space.dtype if isinstance(action, np.ndarray) else jax.dtypes.canonicalize_dtype(space.dtype)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return action.astype(dtype) + dtype.type(space.start)
+    assert isinstance(space, gymnasium.spaces.Box)
     action = action.reshape(action.shape[0], *space.shape)
     # Scaling may round an action to just outside of its bounds, and some environments refuse such an action.
-    return np.clip(action, space.low, space.high).astype(space.dtype)
+    return action.clip(space.low[None], space.high[None]).astype(dtype)
 
 
 def _one_hot(chosen: np.ndarray, size: int) -> np.ndarray:

@@ -40,7 +40,7 @@ class NotFound(ValueError):
 
 
 def make(
-    name: str, obs_dtype: str | None = None, use_processes: bool = False, **options: Any
+    name: str, obs_dtype: str | None = None, use_processes: bool = False, frame_stack: int = 1, **options: Any
 ) -> Environment | HostEnvironment:
     """Return the environment that a function of the user makes.
 
@@ -48,6 +48,7 @@ def make(
         name: `module:function`. The module may also be in the working directory.
         obs_dtype: as in `environments.make`.
         use_processes: whether to step every environment of Gymnasium in its own process.
+        frame_stack: how many observations of an environment of Gymnasium are stacked, as in `gymnasium.make`.
         **options: arguments of the function.
     """
     found = _find(name)
@@ -55,22 +56,37 @@ def make(
     factory = _with_known_options(functools.partial(found, **options))
     if "num_envs" in inspect.signature(factory).parameters:
         gymnasium.refuse_obs_dtype(name, obs_dtype)
+        if use_processes:
+            raise ValueError(
+                f"{name} has an argument `num_envs`, so it makes all environments itself, and decides about processes; "
+                "leave `processes` out."
+            )
+        _refuse_stack(name, frame_stack)
         return gymnasium.from_vectors(lambda num_envs, **more: factory(num_envs=num_envs, **more), name)
     env = factory()
+    if isinstance(env, Env):
+        gymnasium.refuse_obs_dtype(name, obs_dtype)
+        return gymnasium.from_factory(factory, name, use_processes, example=env, frame_stack=frame_stack)
+    _refuse_stack(name, frame_stack)
     if isinstance(env, (Environment, HostEnvironment)):
         return env
     if _is_of_brax(env):
         from algorithms.environments import brax
 
         return brax.from_brax(env, name, obs_dtype=obs_dtype)
-    if isinstance(env, Env):
-        gymnasium.refuse_obs_dtype(name, obs_dtype)
-        return gymnasium.from_factory(factory, name, use_processes, example=env)
     if _is_like_gymnax(env):
         return wrap(env, name=name, obs_dtype=obs_dtype)
     raise ValueError(
         f"{name} returned {env!r}; it must return an environment in the interface of gymnax, Brax or Gymnasium."
     )
+
+
+def _refuse_stack(name: str, frame_stack: int) -> None:
+    if frame_stack > 1:
+        raise ValueError(
+            f"{name} does not make single environments of Gymnasium, and only their observations are stacked: got "
+            f"frame_stack={frame_stack}; leave it out, or stack observations in the function."
+        )
 
 
 def _is_like_gymnax(value: object) -> bool:

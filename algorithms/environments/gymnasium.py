@@ -11,11 +11,11 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from algorithms.environments import _gymnasium_making as making
 from algorithms.environments import _gymnasium_spaces as spaces
+from algorithms.environments._vector_processes import LostEnvironment
 from algorithms.environments.described import info_like, transition_like, with_info
 from algorithms.environments.spaces import Space
 from algorithms.environments.stepping import Stepper
@@ -41,6 +41,7 @@ class HostEnvironment:
         info_names: names of the numbers in the environment's `info` that are stored with every step; see `with_info`.
 
     Example:
+        >>> import numpy as np
         >>> from algorithms import environments
         >>> env = environments.make("gymnasium:CartPole-v1")
         >>> steps = env.start(num_envs=2, seed=0)
@@ -75,8 +76,21 @@ class HostEnvironment:
         """Turn one or many observations of Gymnasium into the arrays that agents see."""
         return spaces.encode(self.spaces[0], obs)
 
-    def decode(self, action: np.ndarray) -> np.ndarray:
-        """Turn actions `[N, ...]` of an agent into actions of Gymnasium."""
+    def encode_rows(self, rows: Transition) -> Transition:
+        """Turn rows `[K, ...]` in Gymnasium's own terms, such as those of a data set, into those that agents see.
+
+        Observations that are encoded already stay as they are. Actions must be Gymnasium's.
+        """
+        obs, next_obs = (spaces.encode_stored(self.spaces[0], one) for one in (rows.obs, rows.next_obs))
+        return rows._replace(obs=obs, next_obs=next_obs, action=spaces.encode_actions(self.spaces[1], rows.action))
+
+    @property
+    def action_bounds(self) -> tuple[Any, Any]:
+        """The smallest and the largest action, in Gymnasium's own terms."""
+        return spaces.bounds(self.spaces[1])
+
+    def decode(self, action: Any) -> Any:
+        """Turn actions `[N, ...]` of an agent, of NumPy or JAX, into actions of Gymnasium."""
         return spaces.decode_actions(self.spaces[1], action)
 
     def start(self, num_envs: int, seed: int | None = None, **options: Any) -> Stepper:
@@ -110,7 +124,7 @@ def make(
 
     Args:
         name: the id, such as `HalfCheetah-v5` or `ALE/Pong-v5`. Gymnasium's `AtariPreprocessing` turns the frames of
-            Atari games into gray frames of 84 x 84.
+            Atari games into gray frames of 84 x 84, with an axis of one channel if frames are not stacked.
         frame_skip: the number of frames for which an action is repeated, 4 by default. Only Atari games have it.
         frame_stack: the number of observations that are stacked along a new last axis. A buffer with
             `jb.ReplayBuffer(frames=jb.Frames(stack=4), ...)` stores each frame only once. The observations of a
@@ -119,6 +133,8 @@ def make(
             must then have its code under `if __name__ == "__main__":`.
         **options: arguments of `gymnasium.make`.
     """
+    if not name:
+        raise ValueError("environment 'gymnasium:' has no name; give one, such as gymnasium:HalfCheetah-v5.")
     require_integer("environment", "frame_stack", frame_stack, 1)
     if frame_skip is not None:
         require_integer("environment", "frame_skip", frame_skip, 1)
@@ -147,18 +163,17 @@ def _make(
     make_one = functools.partial(making.make, name, **options)
     if name.startswith(making.ATARI):
         _require_atari()
-        make_one = functools.partial(making.make_atari, name, frame_skip, **options)
-    if frame_stack > 1:
-        make_one = functools.partial(making.stacked, make_one, frame_stack)
+        make_one = functools.partial(making.make_atari, name, frame_skip, frame_stack == 1, **options)
     try:
         example = make_one()
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, ImportError) as error:  # the latter from old versions of MuJoCo's tasks, too
         raise ValueError(f"gymnasium:{name}: {_one_line(error)}{_advice(name, error)}") from error
     except (TypeError, AttributeError, AssertionError) as error:  # constructors raise these for unknown options
         if not options:
             raise
-        raise ValueError(f"gymnasium:{name} does not take {options}: {_one_line(error)}.") from error
-    return from_factory(make_one, f"gymnasium:{name}", use_processes, example)
+        reason = _one_line(error).partition(" was raised from the environment creator")[0]
+        raise ValueError(f"gymnasium:{name} does not take {options}: {reason}.") from error
+    return from_factory(make_one, f"gymnasium:{name}", use_processes, example, frame_stack)
 
 
 def from_factory(
@@ -166,17 +181,26 @@ def from_factory(
     name: str,
     use_processes: bool = False,
     example: gymnasium.Env[Any, Any] | None = None,
+    frame_stack: int = 1,
 ) -> HostEnvironment:
     """Return environments from a function that makes one at a time. `example` is one that it has already made."""
     env = make_one() if example is None else example
+    if frame_stack > 1:
+        env = making.stacked(functools.partial(_same, env), frame_stack)
+        make_one = functools.partial(making.stacked, make_one, frame_stack)
+    spaces.warn_of_images(env.observation_space, name)
     obs, action = spaces.structure(env.observation_space), spaces.action_space(env.action_space, name)
     limit = _time_limit(env)
     env.close()
     own, side_by_side = (env.observation_space, env.action_space), functools.partial(_side_by_side, make_one)
     if use_processes:
-        in_processes = functools.partial(_in_processes, make_one)
+        in_processes = functools.partial(_in_processes, make_one, name)
         return HostEnvironment(name, in_processes, obs, action, limit, own, make_tests=side_by_side)
     return HostEnvironment(name, side_by_side, obs, action, limit, own)
+
+
+def _same(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
 
 
 def _side_by_side(
@@ -186,11 +210,17 @@ def _side_by_side(
 
 
 def _in_processes(
-    make_one: Callable[..., gymnasium.Env[Any, Any]], num_envs: int, **options: Any
+    make_one: Callable[..., gymnasium.Env[Any, Any]], name: str, num_envs: int, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
     makers = [functools.partial(making.in_process, make_one, **options)] * num_envs
     # Processes are spawned, not forked: JAX has threads, and a forked process with threads may hang.
-    return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    except (EOFError, ConnectionError) as error:
+        raise LostEnvironment(
+            f"{name}: a process ended before its environment was made; see what it printed, or step environments "
+            "without processes of their own."
+        ) from error
 
 
 def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str) -> HostEnvironment:
@@ -200,6 +230,7 @@ def from_vectors(make_vector: Callable[..., VectorEnv[Any, Any, Any]], name: str
         raise ValueError(
             f"{name} has an argument `num_envs` and so must make a VectorEnv; it made a {type(vector).__name__}."
         )
+    spaces.warn_of_images(vector.single_observation_space, name)
     obs = spaces.structure(vector.single_observation_space)
     action = spaces.action_space(vector.single_action_space, name)
     limit = None if vector.spec is None else vector.spec.max_episode_steps
@@ -248,5 +279,8 @@ def _advice(name: str, error: BaseException) -> str:
         if importlib.util.find_spec("ale_py") is not None and making.is_atari_game(game):
             return f"; did you mean gymnasium:ALE/{game}-v5?"
         return "" if str(error).endswith("?") else "; see `gymnasium.pprint_registry()`."
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # it is there no longer
+        newest = making.newest(name)
+        return "." if newest is None else f"; use gymnasium:{newest}."
     is_missing = isinstance(error, (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled))
     return "; pip install 'jaxrl-buffers[gymnasium]'." if is_missing and "mujoco" in str(error).lower() else "."

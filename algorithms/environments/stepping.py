@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithms.environments import _gymnasium_spaces as spaces
+from algorithms.environments import _vector_processes as vector_processes
 from algorithms.environments.described import Finished
 from jaxrl_buffers.types import PyTree, Transition
 
@@ -55,6 +56,7 @@ class Stepper:
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str, info_names: tuple[str, ...] = ()):
         self.num_envs, self._name, self._info_names = vector.num_envs, name, info_names
+        self._has_failed = False  # whether a call of the environments raised an error
         self._missing = set(info_names)  # names that no `info` has had so far
         self._vector, self._space, self._actions = vector, vector.single_observation_space, vector.single_action_space
         self._mode = vector.metadata.get("autoreset_mode")
@@ -95,14 +97,19 @@ class Stepper:
 
     def close(self) -> None:
         """End the environments, and their processes if they have any."""
-        self._vector.close()
+        vector_processes.close(self._vector, self._has_failed)
 
     @contextlib.contextmanager
     def _explained(self, method: str, returned: str) -> Generator[None]:
         """Say which environment failed, by an error that the scripts show with the place in the user's code."""
         try:
             yield
-        except (ValueError, OSError) as error:
+        except BaseException as error:
+            self._has_failed = True
+            if isinstance(error, (EOFError, ConnectionError)):
+                vector_processes.check(self._vector, self._name, method)
+            if not isinstance(error, (ValueError, OSError, EOFError)):
+                raise
             raise FailedEnvironment(
                 f"{self._name} failed in `{method}`, which must return {returned}, with observations of the shape "
                 f"{self._space.shape}: {error}"

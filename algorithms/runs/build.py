@@ -150,7 +150,11 @@ def _environment_options(settings: Settings) -> dict[str, Any]:
     if settings.environment.startswith("gymnasium:"):
         options |= {"frame_skip": settings.frame_skip, "frame_stack": settings.frame_stack}
     else:
-        _refuse_on_host(settings, ("frame_skip", "frame_stack"), "is not made by Gymnasium")
+        _refuse_on_host(settings, ("frame_skip",), "is not an Atari game of Gymnasium")
+        if custom.is_own(settings.environment):
+            options["frame_stack"] = settings.frame_stack
+        else:
+            _refuse_on_host(settings, ("frame_stack",), "is not made by Gymnasium")
     if settings.processes:
         if not custom.is_own(settings.environment) and "frame_skip" not in options:
             _refuse_on_host(settings, ("processes",), "runs inside the compiled program")
@@ -220,6 +224,11 @@ def _buffer(settings: Settings, plan: Plan, env: Described, has_memory: bool) ->
     if settings.dataset is None:
         return online
     num_rows = data_set.described(settings.dataset)["rows"]
+    if num_rows == 0:
+        raise ValueError(
+            "dataset: it has no row whose successor is known, so there is nothing to learn from; give more rows, or "
+            "`next_observations`."
+        )
     if num_rows < view.span:
         raise ValueError(
             f"dataset: it has {num_rows} rows, but one sample spans {view.span}; give more data, or take a smaller "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.environments import Described
+from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.environments.spaces import Discrete
 from algorithms.training import structure
 from algorithms.training.learning import Buffer
@@ -49,9 +50,7 @@ def described(value: Mapping[str, Any]) -> dict[str, Any]:
 def check(value: Mapping[str, Any], env: Described) -> None:
     """Refuse a data set whose rows are not like those of the environment, or have numbers that are not finite."""
     with _named(f" ({env.name})"):
-        described = datasets.describe(value["path"])
-        data_files.fitted(described.row, env.transition(), "from_file")
-        datasets.check(value["path"], like=env.transition(), num_actions=_num_actions(env))
+        datasets.check(value["path"], like=env.transition(), **_terms(env))
 
 
 def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent) -> MixtureState:
@@ -67,12 +66,18 @@ def load(value: Mapping[str, Any], buffer: Buffer, env: Described, agent: Agent)
     if "hash" in value and data_files.fingerprint(path) != value["hash"]:
         raise ValueError(f"dataset: {path} has changed since the run was begun; put it back, or start another run.")
     with _named(f" ({env.name})"):
-        options: Any = {"like": row, "num_actions": _num_actions(env), "extras": row.extras}
+        options: Any = {"like": row, "extras": row.extras, **_terms(env)}
         return MixtureState((online.init(row), datasets.from_file(stored, value["path"], **options)))
 
 
-def _num_actions(env: Described) -> int | None:
-    return env.action_space.num_actions if isinstance(env.action_space, Discrete) else None
+def _terms(env: Described) -> dict[str, Any]:
+    """Return which actions a data set may have, and how its rows become those of the environment."""
+    if isinstance(env, HostEnvironment):
+        low, high = env.action_bounds
+        return {"low": low, "high": high, "encode": env.encode_rows}
+    if isinstance(env.action_space, Discrete):
+        return {"num_actions": env.action_space.num_actions}
+    return env.action_space._asdict()
 
 
 @contextlib.contextmanager

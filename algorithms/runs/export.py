@@ -7,6 +7,9 @@ takes any number of observations:
     action, carry = call(obs, carry, is_first)           # if actions depend on earlier steps
     ... = call(..., seed)                                # if they are random: uint32, another one in every step
 
+For environments of Gymnasium, actions are those that `step` takes. Observations are encoded as `env.encode` does it: a
+choice among `n` values is `n` booleans, one of which is True.
+
 `carry` is a tuple of arrays. Their values do not matter where `is_first`, `bool[N]`, says that an episode begins.
 `jax.export.deserialize` reads such a file. JAX promises that the version that wrote the file can read it, and so can
 the versions of the following six months.
@@ -24,6 +27,7 @@ import jax.numpy as jnp
 from jax import export
 
 from algorithms.environments import Described
+from algorithms.environments.gymnasium import HostEnvironment
 from algorithms.runs import acting
 from algorithms.types import Agent
 from jaxrl_buffers.types import PyTree
@@ -57,6 +61,7 @@ def exported_policy(agent: Agent, state: PyTree, env: Described, deterministic: 
             carry, is_first = jax.tree.unflatten(structure, others[0]), others[1]
         key = jax.random.key(0 if deterministic else others[-1])
         action, carry = acting.act(agent, state, obs, carry, is_first, key, deterministic)
+        action = env.decode(action) if isinstance(env, HostEnvironment) else action
         return (action, tuple(jax.tree.leaves(carry))) if has_carry else action
 
     arguments = _arguments(agent, env, has_carry, deterministic)

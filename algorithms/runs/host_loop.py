@@ -12,6 +12,7 @@ so an action computed in the thread that starts learning would wait for the upda
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -84,11 +85,12 @@ class HostLoop:
 
     def close(self) -> None:
         """Close all environments and threads when their present work is done."""
-        for worker in self._workers:
-            worker.close()
-        for steps in [*self._tests.values(), *(collector.steps for collector in self._collectors)]:
-            steps.close()
-        self._workers, self._tests, self._collectors, self._waiting = [], {}, [], None
+        with contextlib.ExitStack() as stack:  # closes the rest even if one of them raises an error
+            for steps in [*self._tests.values(), *(collector.steps for collector in self._collectors)]:
+                stack.callback(steps.close)
+            for worker in self._workers:
+                stack.callback(worker.close)  # before the environments, which it steps
+            self._workers, self._tests, self._collectors, self._waiting = [], {}, [], None
 
     def shapes(self, key: jax.Array) -> TrainState:
         """Return the shapes and dtypes of the state that `init` would return."""

@@ -70,7 +70,8 @@ def compile_points(points: Sequence[Settings], cores: int | None = None) -> Prog
 
     Args:
         points: the settings of each run; only one if environments are stepped on the host.
-        cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores.
+        cores: how many seeds of all points run at a time on a CPU; None for as many as there are cores, and for
+            environments on the host.
     """
     return _compile(points, [build(point) for point in points], cores)
 
@@ -80,6 +81,11 @@ def _compile(points: Sequence[Settings], experiments: Sequence[Experiment], core
     varied = Varied([(experiment.agent, experiment.buffer) for experiment in experiments])
     own = _own_values(points, varied)
     if isinstance(env, HostEnvironment):
+        if cores is not None:
+            raise ValueError(
+                f"cores: got {cores}, but {env.name} is stepped on the host, where all seeds learn in one program; "
+                "leave it out."
+            )
         return _on_host(points[0], experiments[0], env, own)
     way = way_for(len(own.key_train), cores, plan.devices)
     programs = _in_program(points, Member(varied, env, plan), own, way)

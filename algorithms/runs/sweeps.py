@@ -246,7 +246,7 @@ def _require_alike(folder: str | os.PathLike[str], points: Sequence[Settings]) -
 
 def _kept(options: Options, saved: Mapping[str, Any] | None = None) -> Any:
     if options.stop_at_return is not None:
-        raise ValueError("stop_at_return is for a single run, not for a sweep; leave it out.")
+        raise ValueError("--stop-at-return is for a single run, not for a sweep; leave it out.")
     return run.kept_options(saved or {}, options._asdict())
 
 

@@ -180,16 +180,14 @@ def test_memory_is_removed_after_an_error():
 def test_an_error_while_taking_ends_waiting_and_is_raised(monkeypatch):
     shared = wide(1)
     intake = Intake(shared, 1, num_rows=2)
-
-    def fail(*args, **options):
-        raise ZeroDivisionError("in the thread")
-
-    monkeypatch.setattr(shared, "_add", fail)
+    monkeypatch.setattr(shared, "_add", lambda *_: 1 // 0)  # in the thread
     monkeypatch.setattr("jaxrl_buffers.feeder.SECONDS_TO_SETTLE", SHORT)
+    learner = Running(shared.sample, jax.random.key(0), 2)
     actor = Running(feeding.feed, intake.names[0], 10**6, 2, 2, SimpleNamespace())
-    with pytest.raises(Stopped):
-        actor.result()
-    with pytest.raises(ZeroDivisionError, match="in the thread"):
+    for waiting in (actor, learner):
+        with pytest.raises(Stopped):
+            waiting.result()
+    with pytest.raises(ZeroDivisionError):
         intake.close()
     assert not is_there(intake.names[0])
 

@@ -190,6 +190,14 @@ def test_misuse_is_refused_at_once_and_harmless():
     assert shared.dequeue(1).obs.tolist() == [[0]]
 
 
+def test_waiting_for_more_than_the_buffer_can_hold_is_refused(key):
+    shared = made(length=4, num_envs=2)
+    with pytest.raises(ValueError, match=r"sample\(at_least=9\).*at most 8"):
+        shared.sample(key, 2, at_least=9)
+    with pytest.raises(ValueError, match=r"update\(at_least=9\).*at most 8"):
+        shared.update(lambda state: (state, None), at_least=9)
+
+
 def test_frames_cannot_be_dequeued():
     buffer = jb.uniform(8, frames=jb.Frames(stack=2))
     obs = jnp.zeros((3, 2))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxrl_buffers as jb
-from algorithms import DDQN, NATURE, Plan, environments
+from algorithms import DDQN, NATURE, Plan, environments, torso_for
 from algorithms.runs.host_loop import HostLoop
 
 NEEDED = "ale-py and opencv are not installed: pip install 'jaxrl-buffers[atari]'"
@@ -30,6 +30,11 @@ def test_frames_are_gray_and_stacked(pong):
     after = steps.step(np.array([2])).transition.next_obs
     np.testing.assert_array_equal(after[..., :3], before[..., 1:])
     steps.close()
+
+
+def test_a_frame_that_is_not_stacked_is_an_image():
+    env = environments.make("gymnasium:ALE/Pong-v5")
+    assert (env.obs.shape, torso_for(env.obs)) == ((84, 84, 1), NATURE)
 
 
 def test_options_reach_the_game():

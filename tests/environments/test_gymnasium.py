@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import re
 import sys
+import warnings
 
 import gymnasium
 import jax
@@ -194,6 +195,28 @@ def test_stacked_observations_have_the_newest_last():
     after = steps.step(np.zeros((1, 1), np.float32)).transition.next_obs[0]
     np.testing.assert_array_equal(after[:, :2], first[:, 1:])
     assert (after[:, 2] != after[:, 1]).any()
+
+
+@pytest.mark.parametrize("use_processes", [False, True])
+def test_observations_of_an_own_environment_are_stacked(use_processes):
+    env = environments.make("support.host_walk:make_host_walk", frame_stack=3, use_processes=use_processes)
+    assert (env.obs.shape, env.max_episode_length) == ((2, 3), 5)
+    steps = env.start(1, seed=0)
+    np.testing.assert_array_equal(steps.step(np.array([1])).transition.next_obs[0], [[0, 0, 1], [0, 0, 1]])
+    steps.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_image"),
+    [((84, 84), False), ((3, 64, 64), False), ((64, 64, 3, 4), False), ((64, 64, 3), True), ((8, 8), True)],
+)
+def test_images_that_are_not_seen_as_images_are_told(shape, is_image):
+    space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from_factory(lambda: Shown(space), "Shown")
+    expected = f"Shown has observations of uint8{list(shape)}; if these are images, change them to [height, width, "
+    assert [str(one.message).startswith(expected) for one in caught] == [True] * (not is_image)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,9 @@ def test_options_reach_environments_in_processes(monkeypatch):
         ("own_thing.py:make_env", r"did you mean own_thing:make_env\?$"),
         ("own_thing:make_envs", r"has no function 'make_envs'; did you mean own_thing:make_env\?$"),
         ("own_thing:CartPole-v1", r"has no function 'CartPole-v1'; did you mean gymnasium:CartPole-v1\?$"),
+        ("gymnasium:HalfCheetah-v3", "moved to the gymnasium-robotics project .*; use gymnasium:HalfCheetah-v5"),
+        ("gymnasium:Humanoid-v2", "moved to the gymnasium-robotics project .*; use gymnasium:Humanoid-v5"),
+        ("gymnasium:", "environment 'gymnasium:' has no name; give one, such as"),
         ("gymnasium:HalfCheeta-v5", r"Did you mean: `HalfCheetah`\?$"),
     ],
 )

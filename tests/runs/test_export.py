@@ -50,6 +50,20 @@ def test_exported_policies_act_alike(kind, tmp_path):
             is_first = np.zeros(num, bool)
 
 
+@pytest.mark.parametrize(("algorithm", "name"), [("ddqn", "later"), ("sac", "table")])
+def test_policies_of_gymnasium_return_its_actions(algorithm, name, tmp_path):
+    settings = small_settings(algorithm, f"support.own_terms:{name}")
+    save_agent(tmp_path / "run", settings, agent_states(settings, seed=2))
+    policy, path = load_policy(tmp_path / "run"), tmp_path / "policy.jaxexport"
+    policy.export(path)
+    observed, actions = policy.env.spaces
+    samples = [observed.sample() for _ in range(5)]
+    obs = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+    action = np.asarray(read(path).call(policy.env.encode(obs)))
+    assert all(one.astype(actions.dtype) in actions for one in action)
+    np.testing.assert_allclose(action, policy(obs), rtol=1e-5)
+
+
 def test_exported_exploration_takes_a_seed(tmp_path):
     policy, path = policy_of("sac", tmp_path), tmp_path / "policy.jaxexport"
     policy.export(path, deterministic=False)

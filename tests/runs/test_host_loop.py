@@ -105,8 +105,10 @@ def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(actors, key, 
             acted.append((int(iteration), jax.tree.map(np.asarray, policy)))
             return act(policy, key, iteration, *inputs)
 
-        def see_learn(*inputs):
-            state, policy = learn(*inputs)
+        def see_learn(state, key, chunk):
+            # The chunk is on the host, so that this call is the only one that moves it to the device.
+            assert {type(leaf) for leaf in jax.tree.leaves(chunk)} == {np.ndarray}
+            state, policy = learn(state, key, chunk)
             policies.append(jax.tree.map(np.asarray, policy))
             return state, policy
 
@@ -116,6 +118,7 @@ def test_while_one_chunk_is_learned_from_the_policy_before_it_acts(actors, key, 
     # Policies are numbered by the chunks that they have learned from.
     for iteration, policy in acted:
         _assert_close(policy, policies[max(iteration - 1, 0)], rtol=0)
+    assert len(policies) == 1 + PLAN.num_iterations  # each chunk was handed over once
     rows_of_actor = PLAN.update_every // PLAN.num_envs
     assert sorted(iteration for iteration, _ in acted) == sorted([*range(5)] * (actors * rows_of_actor))
     assert len({np.concatenate([leaf.ravel() for leaf in policy]).tobytes() for policy in policies}) == 6

@@ -150,7 +150,10 @@ def test_seeds_and_actors_go_side_by_side(whole, tmp_path):
         ),
         ("sac gymnasium:Pendulum-v1 --frame-skip 4", "Pendulum-v1 is not an Atari game"),
         ("sac gymnasium:Pendulum-v1 --num-envs 3 --actors 2", "3 environments cannot be shared evenly among 2 actors"),
-        ("sac gymnasium:Pendulum-v1 --env.gravity 9 --env.gg 1", "gymnasium:Pendulum-v1 does not take .*gg"),
+        (
+            "sac gymnasium:Pendulum-v1 --env.gravity 9 --env.gg 1",
+            "does not take .*unexpected keyword argument 'gg'[.]$",
+        ),
         ("sac gymnasium:Pendulum-v1 --env.frame-stack 2", "env.frame_stack: got 2; it is a setting of its own"),
         ("sac gymnasium:Pendulum-v1 --env.g 1 2", "--env.g: got '1 2', expected one value"),
         ("ddqn CartPole-v1 --frame-stack 4", "CartPole-v1 is not made by Gymnasium; `frame_stack` is for"),
@@ -162,13 +165,23 @@ def test_seeds_and_actors_go_side_by_side(whole, tmp_path):
         ),
         ("ddqn CartPole-v1 --env.length 2", "CartPole-v1 does not take {'length': 2}"),
         ("sac gymnasium:Pendulum-v1 --hindsight future", "gymnasium:Pendulum-v1 has no goals"),
-        (f"ddqn {WALK} --frame-stack 4", "make_host_walk is not made by Gymnasium"),
+        (f"ddqn {WALK} --frame-skip 4", "make_host_walk is not an Atari game of Gymnasium"),
+        ("ddqn support.walk:Walk --frame-stack 4", "Walk does not make single environments of Gymnasium"),
+        ("ddqn support.host_walk:make_vector --frame-stack 4", "make_vector does not make single environments"),
+        ("ddqn support.host_walk:make_vector --processes", "make_vector has an argument `num_envs`.*leave `processes`"),
     ],
 )
 def test_what_means_nothing_is_refused_in_one_line(words, message):
     with pytest.raises(ValueError, match=message) as error:
         build(command_line.parse(words.split()).settings)
     assert "\n" not in str(error.value)
+
+
+def test_cores_are_refused_where_all_seeds_learn_in_one_program(tmp_path):
+    settings = dataclasses.replace(SETTINGS, num_seeds=2)
+    with pytest.raises(ValueError, match=r"cores: got 1, but .*make_host_walk is stepped on the host, where all seeds"):
+        run.start(settings, tmp_path / "run", OPTIONS._replace(cores=1))
+    assert not (tmp_path / "run").exists()
 
 
 def test_options_of_a_constructor_are_handed_on():

@@ -46,7 +46,7 @@ def test_on_the_host_runs_come_one_after_the_other(tmp_path):
     assert folders[names[1]].settings().n_step == 2
     longer = sweeps.resume(tmp_path / "sweep", FEW, total_steps=148)
     assert [result["steps"] for result in longer.values()] == [148, 148]
-    with pytest.raises(ValueError, match="stop_at_return is for a single run"):
+    with pytest.raises(ValueError, match="--stop-at-return is for a single run"):
         sweeps.resume(tmp_path / "sweep", FEW._replace(stop_at_return=1.0))
 
 

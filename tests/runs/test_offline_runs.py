@@ -147,13 +147,16 @@ def test_another_run_starts_from_an_agent(finished, tmp_path):
             ("--dataset", "{data}", "--memory", "gru", "--sequence-length", "500"),
             "dataset: it has 400 rows, but one sample spans 500; give more data, or take a smaller sequence_length",
         ),
+        (("--dataset", "{one}"), "dataset: it has no row whose successor is known, so .* give more rows, or `next_obs"),
         (("--dataset", "{data}", "--total-steps", "0"), "`total_steps` must be a whole number of at least 1"),
         (("--fork", "a", "--start-from", "b", "--out", "c"), "give one of them"),
         (("--start-from", "a"), "--start-from RUN needs --out NEW"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, data, tmp_path):
-    arguments = [argument.format(data=data) for argument in arguments]
+    one = {name: array[:1] for name, array in np.load(data).items() if name != "next_observations"}
+    np.savez(tmp_path / "one.npz", **one)
+    arguments = [argument.format(data=data, one=tmp_path / "one.npz") for argument in arguments]
     with pytest.raises(ValueError, match=message) as error:
         command_line.parse(["sac", "Pendulum-v1", *arguments]).train(FEW)
     assert "\n" not in str(error.value)

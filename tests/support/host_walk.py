@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 GOAL, TIME_LIMIT = 3, 5
 
@@ -31,6 +32,11 @@ class HostWalk(gymnasium.Env):
 
     def _obs(self):
         return np.array([self.place, self.time], np.float32)
+
+
+def make_vector(num_envs: int) -> SyncVectorEnv:
+    """Return many."""
+    return SyncVectorEnv([make_host_walk] * num_envs)
 
 
 def make_host_walk() -> gymnasium.Env:
