@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from algorithms.wrappers.averaging import Averaged
 from algorithms.wrappers.normalization import Normalized
 from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers import Frames, Hindsight, Mixture, NStep, ReplayBuffer, Sequence, config
-from jaxrl_buffers._checks import shown
+from jaxrl_buffers._checks import one_line, shown
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import View
 
@@ -69,8 +69,12 @@ def build(settings: Settings) -> Experiment:
     return Experiment(agent, buffer, env, plan)
 
 
-def complete(settings: Settings) -> Settings:
+def complete(settings: Settings, on_notice: Callable[[str], None] = lambda line: None) -> Settings:
     """Return the settings with the plan that `build` makes, and with every option of the agent and the sampler.
+
+    Args:
+        settings: of the run.
+        on_notice: called with a line if the run leaves devices of an accelerator idle that nobody told it to.
 
     Example:
         >>> complete(Settings("ddqn", "CartPole-v1", Plan(total_steps=2_000))).sampler
@@ -80,7 +84,7 @@ def complete(settings: Settings) -> Settings:
         settings = dataclasses.replace(settings, dataset=data_set.described(settings.dataset))
     experiment = build(settings)
     if isinstance(settings.plan.devices, Suggested) and isinstance(experiment.env, Environment):
-        plan = dataclasses.replace(experiment.plan, devices=_devices(settings, experiment))
+        plan = dataclasses.replace(experiment.plan, devices=_devices(settings, experiment, on_notice))
         experiment = experiment._replace(plan=plan)
     if settings.dataset is not None:
         data_set.check(settings.dataset, experiment.env)
@@ -96,15 +100,17 @@ def complete(settings: Settings) -> Settings:
     return dataclasses.replace(settings, plan=experiment.plan, **groups)
 
 
-def _devices(settings: Settings, experiment: Experiment) -> int:
+def _devices(settings: Settings, experiment: Experiment, on_notice: Callable[[str], None]) -> int:
     """Return the number of devices for a run that does not ask for one; 1 if it could not be split over more."""
-    number = devices.devices_for(experiment.plan, settings.num_seeds)
+    number, refusal = devices.devices_for(experiment.plan, settings.num_seeds), None
     try:
         build(dataclasses.replace(settings, plan=dataclasses.replace(experiment.plan, devices=number)))
-    except ValueError:
+    except ValueError as error:
         if jax.process_count() > 1:  # one device would leave processes without work
             raise
-        return 1
+        number, refusal = 1, f"on {number} it would be refused: {one_line(error)}"
+    if line := devices.idle(experiment.plan, settings.num_seeds, number, refusal):
+        on_notice(line)
     return number
 
 

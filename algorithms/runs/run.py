@@ -58,7 +58,7 @@ def start(
     run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
         # Refuse what is wrong before anything is written.
-        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
+        settings = processes.all_or_none(processes.job(), lambda: complete(settings, options.on_notice))
         programs = _prepared(settings, options, kept)
         like, state = programs.shapes(), None
         if start_from is None:
@@ -157,7 +157,7 @@ def fork(
     kept = kept_options(origin.options(), options._asdict())
     options = options.of_process()
     with guarded(options) as stops:
-        settings = processes.all_or_none(processes.job(), lambda: complete(settings))
+        settings = processes.all_or_none(processes.job(), lambda: complete(settings, options.on_notice))
         programs = _prepared(settings, options, kept)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), programs.saved)
         with contextlib.closing(programs):
