@@ -26,7 +26,11 @@ from support.processes import (
     wait_for,
 )
 
+from algorithms.commands import train
+from algorithms.commands.program import Program
+from algorithms.commands.train import OTHERS_GONE
 from algorithms.runs import command_line, run
+from jaxrl_buffers import _processes as job
 from jaxrl_buffers import checkpoint
 
 TINY = shlex.split(
@@ -34,6 +38,7 @@ TINY = shlex.split(
     "--start-steps 80 --update-every 16 --num-updates 2 --mini-batch-size 16 --total-steps 6480 --test-every 1600 "
     "--num-test-episodes 2"
 )
+PROGRAM = Program("train.py", "python scripts/train.py", ("train.py",))
 QUICK = ("--final-episodes", 2, "--checkpoint-seconds", 0.5)
 
 
@@ -56,10 +61,7 @@ def test_two_processes_stopped_killed_and_resumed_by_one(tmp_path):
     with started(2, second, "--resume", folder) as processes:
         wait_for(second, "steps/s")
         time.sleep(rng.uniform(0, 1))
-        processes[rng.integers(2)].kill()
-        begun = time.monotonic()
-        assert all(exit_codes(processes))
-        assert time.monotonic() - begun < ENDING
+        kill_one(processes, second, rng)
     assert checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"] >= saved
     options = run.Options(final_episodes=2)
     result = run.resume(folder, options)
@@ -71,6 +73,43 @@ def test_two_processes_stopped_killed_and_resumed_by_one(tmp_path):
     four_processes(folder, tmp_path / "third")
 
 
+GONE = "train.py: another process of the run is gone ("
+
+
+def kill_one(processes, folder, rng):
+    """Kill one process. The others end soon: with one line and an exit code of its own, or aborted by JAX."""
+    processes[rng.integers(len(processes))].kill()
+    begun = time.monotonic()
+    codes = exit_codes(processes)
+    assert time.monotonic() - begun < ENDING
+    assert codes.count(-signal.SIGKILL) == 1
+    for code, said in zip(codes, outputs(folder), strict=True):
+        assert code in (-signal.SIGKILL, -signal.SIGABRT, OTHERS_GONE), said
+        lines = [line for line in said.splitlines() if line.startswith("train.py: ")]
+        assert code != OTHERS_GONE or [line.startswith(GONE) for line in lines] == [True], said
+
+
+class Second(job.Alone):
+    """The second of two processes, whose others say nothing."""
+
+    index, count = 1, 2
+
+
+@pytest.mark.parametrize("text", ["Gloo AllGather failed:\n Connection closed by peer", "UNAVAILABLE: it is gone"])
+def test_a_process_that_is_gone_is_told_in_one_line(text, monkeypatch, capsys):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError(text)
+
+    monkeypatch.setattr(command_line, "parse", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError):  # alone, it is an error like any other
+        train.main([], PROGRAM)
+    monkeypatch.setattr(job, "job", Second)
+    assert train.main([], PROGRAM) == OTHERS_GONE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"{GONE}{' '.join(text.split())}); start all again with --resume.\n"
+
+
 def plain(folder):
     state = run.restore(folder)
     return state._replace(key=jax.random.key_data(state.key))
@@ -80,10 +119,7 @@ def four_processes(folder, output):
     """Resume a finished run with more processes and a new budget, kill one of them, and finish with one process."""
     with started(4, output, "--resume", folder, "--total-steps", 800_080) as processes:  # more than it can make
         wait_for(output, "steps/s")
-        processes[np.random.default_rng().integers(4)].kill()
-        begun = time.monotonic()
-        assert all(exit_codes(processes)), outputs(output)
-        assert time.monotonic() - begun < ENDING
+        kill_one(processes, output, np.random.default_rng())
     assert len(list(next(reversed(sorted((folder / "checkpoint").glob("step_*")))).glob("arrays*"))) == 4
     run_folder = run.RunFolder(folder)
     plan = run_folder.settings().plan
