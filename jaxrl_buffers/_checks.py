@@ -115,6 +115,19 @@ def one_line(error: object) -> str:
     return line if len(line) <= MOST_SHOWN * 10 else f"{line[: MOST_SHOWN * 10]} ..."
 
 
+def nearest_multiples(value: int, unit: int) -> str:
+    """Return the positive multiples of `unit` next to a number that is none, in words.
+
+    Example:
+        >>> nearest_multiples(12, 8)
+        '8 or 16'
+        >>> nearest_multiples(3, 8)
+        '8'
+    """
+    below = value // unit * unit
+    return f"{below} or {below + unit}" if below else f"{unit}"
+
+
 def row_structure(example: PyTree) -> PyTree:
     """Return the shapes and dtypes of one row as `ShapeDtypeStruct`s."""
     if not jax.tree.leaves(example):

@@ -20,7 +20,7 @@ from jax._src import clusters  # JAX has no public name for how it asks launcher
 
 from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import _rendezvous as rendezvous
-from jaxrl_buffers._checks import one_line, require_integer, shown
+from jaxrl_buffers._checks import nearest_multiples, one_line, require_integer, shown
 
 HEARTBEAT = 10  # seconds after which a silent process counts as dead
 PATIENCE = 60  # seconds in which all processes must have been started
@@ -131,7 +131,8 @@ def connect_from_arguments(arguments: Sequence[str]) -> None:
     connect(cluster)
     number, count = _number("devices", value_of(arguments, "--devices")), processes.job().count
     if number is not None and number % count:
-        raise ValueError(f"--devices: got {number}, expected a multiple of the {count} processes.")
+        near = nearest_multiples(number, count)
+        raise ValueError(f"--devices: got {number}, expected a multiple of the {count} processes; {near} would do.")
     if number is not None:
         jax.config.update("jax_num_cpu_devices", number // count)
 

@@ -97,3 +97,19 @@ install_accelerators() {
         return 1
     fi
 }
+
+# Installs Open MPI, with which one test starts processes, where this may be done: on Debian, by root. Elsewhere, and where it
+# cannot be had, prints one line. Never fails.
+install_mpi() {
+    if command -v mpirun >/dev/null; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "Installing Open MPI (once) ..."
+        {
+            timeout 60 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install --yes \
+                --no-install-recommends openmpi-bin
+        } >/dev/null 2>&1 </dev/null || true
+    fi
+    command -v mpirun >/dev/null || echo "The test with Open MPI is left out, because mpirun is not installed."
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from algorithms.wrappers.averaging import Averaged
 from algorithms.wrappers.normalization import Normalized
 from algorithms.wrappers.recurrence import Recurrent
 from jaxrl_buffers import Frames, Hindsight, Mixture, NStep, ReplayBuffer, Sequence, config
-from jaxrl_buffers._checks import shown
+from jaxrl_buffers._checks import one_line, shown
 from jaxrl_buffers.rollouts import Rollout
 from jaxrl_buffers.types import View
 
@@ -81,13 +81,20 @@ def complete(settings: Settings) -> Settings:
     return build_completed(settings)[0]
 
 
-def build_completed(settings: Settings) -> tuple[Settings, Experiment]:
-    """Return the settings of `complete`, and the components that `build` makes from them."""
+def build_completed(
+    settings: Settings, on_notice: Callable[[str], None] = lambda line: None
+) -> tuple[Settings, Experiment]:
+    """Return the settings of `complete`, and the components that `build` makes from them.
+
+    Args:
+        settings: of the run.
+        on_notice: called with a line if the run leaves devices of an accelerator idle that nobody told it to.
+    """
     if settings.dataset is not None:
         settings = dataclasses.replace(settings, dataset=data_set.described(settings.dataset))
     experiment = build(settings)
     if isinstance(settings.plan.devices, Suggested) and isinstance(experiment.env, Environment):
-        experiment = _on_devices(settings, experiment)
+        experiment = _on_devices(settings, experiment, on_notice)
     if settings.dataset is not None:
         data_set.check(settings.dataset, experiment.env)
     replaced = replaced_settings({"agent": settings.agent})
@@ -102,17 +109,20 @@ def build_completed(settings: Settings) -> tuple[Settings, Experiment]:
     return dataclasses.replace(settings, plan=experiment.plan, **groups), experiment
 
 
-def _on_devices(settings: Settings, experiment: Experiment) -> Experiment:
+def _on_devices(settings: Settings, experiment: Experiment, on_notice: Callable[[str], None]) -> Experiment:
     """Return the components of a run that does not say on how many devices; one device if it cannot be split."""
-    number = devices.devices_for(experiment.plan, settings.num_seeds)
+    plan, refusal = experiment.plan, None
+    number = devices.devices_for(plan, settings.num_seeds)
     if number > 1:
         try:
-            plan = dataclasses.replace(experiment.plan, devices=number)
-            return build(dataclasses.replace(settings, plan=plan))
-        except ValueError:
+            experiment = build(dataclasses.replace(settings, plan=dataclasses.replace(plan, devices=number)))
+        except ValueError as error:
             if jax.process_count() > 1:  # one device would leave processes without work
                 raise
-    return experiment._replace(plan=dataclasses.replace(experiment.plan, devices=1))
+            number, refusal = 1, f"on {number} it would be refused: {one_line(error)}"
+    if line := devices.idle(plan, settings.num_seeds, number, refusal):
+        on_notice(line)
+    return experiment._replace(plan=dataclasses.replace(experiment.plan, devices=number))
 
 
 def _environment(settings: Settings) -> Environment | HostEnvironment:

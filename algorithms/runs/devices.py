@@ -13,6 +13,7 @@ import jax
 from algorithms.runs.settings import Settings
 from algorithms.runs.side_by_side import num_cores
 from algorithms.training.plan import Plan, Suggested
+from algorithms.training.suggestions import round_up
 
 NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # JAX reads it when it starts, which is when gymnax is imported
 
@@ -24,8 +25,33 @@ def devices_for(plan: Plan, num_seeds: int) -> int:
     """
     if jax.default_backend() == "cpu" and jax.process_count() == 1:
         return 1
-    most = jax.device_count() // math.gcd(num_seeds, jax.device_count())
-    return math.gcd(plan.num_envs, plan.mini_batch_size, most)
+    return math.gcd(plan.num_envs, plan.mini_batch_size, _most(num_seeds))
+
+
+def idle(plan: Plan, num_seeds: int, number: int, refusal: str | None = None) -> str | None:
+    """Return a line for a run that leaves devices of an accelerator idle: why, and what would use all of them.
+
+    Args:
+        plan: of the run.
+        num_seeds: of the run.
+        number: how many devices share each seed.
+        refusal: why it cannot be more; None if the plan decides it.
+    """
+    there, most = jax.device_count(), _most(num_seeds)
+    if jax.default_backend() == "cpu" or jax.process_count() > 1 or number == most:  # processes must use all of them
+        return None
+    used = f"uses {_used(number, num_seeds)} of {there} devices"
+    if refusal is not None:
+        return f"{used}; {refusal}"
+    values = {name: getattr(plan, name) for name in ("num_envs", "mini_batch_size") if getattr(plan, name) % most}
+    why = " and ".join(f"{name} is {value}" for name, value in values.items())
+    flags = " ".join(f"--{name.replace('_', '-')} {round_up(value, most)}" for name, value in values.items())
+    return f"{used}, because {why}; {flags} would use all."
+
+
+def _most(num_seeds: int) -> int:
+    """Return how many devices share each seed if all devices are used."""
+    return jax.device_count() // math.gcd(num_seeds, jax.device_count())
 
 
 def variables_for(settings: Settings) -> dict[str, str]:
@@ -74,7 +100,7 @@ def _with_weights_of_buffer(sampler: object) -> Any:
 def check(settings: Settings) -> None:
     """Refuse numbers of devices and seeds that would leave a process without anything to do."""
     num_processes, there = jax.process_count(), jax.device_count()
-    if num_processes > 1 and _num_used(settings) != there:
+    if num_processes > 1 and _used(settings.plan.devices, settings.num_seeds) != there:
         raise ValueError(
             f"plan.devices: got {settings.plan.devices}, but {num_processes} processes have {there} devices in all, "
             f"and must use all of them; give --devices {there}, and as many --num-envs or a multiple."
@@ -86,16 +112,14 @@ def on_resume(settings: Settings) -> int:
 
     As many as before. If this would leave devices of several processes without work, all of them.
     """
-    there = jax.device_count()
-    if jax.process_count() == 1 or _num_used(settings) == there:
+    if jax.process_count() == 1 or _used(settings.plan.devices, settings.num_seeds) == jax.device_count():
         return settings.plan.devices
-    return there // math.gcd(settings.num_seeds, there)
+    return _most(settings.num_seeds)
 
 
-def _num_used(settings: Settings) -> int:
+def _used(devices: int, num_seeds: int) -> int:
     """Return how many devices a run uses: those that share a seed, for as many seeds at a time as possible."""
-    devices = settings.plan.devices
-    return devices * math.gcd(settings.num_seeds, max(jax.device_count() // devices, 1))
+    return devices * math.gcd(num_seeds, max(jax.device_count() // devices, 1))
 
 
 def for_sweep(settings: Settings) -> Settings:

@@ -58,7 +58,9 @@ def start(
     run_folder.require_new()  # checked first, because what follows takes seconds
     with guarded(options) as stops:
         # Refuse what is wrong before anything is written.
-        settings, experiment = processes.all_or_none(processes.job(), lambda: build_completed(settings))
+        settings, experiment = processes.all_or_none(
+            processes.job(), lambda: build_completed(settings, options.on_notice)
+        )
         programs = _prepared(settings, options, kept, experiment)
         like, state = programs.shapes(), None
         if start_from is None:
@@ -100,17 +102,17 @@ def resume(
         ValueError: also when another process writes to the folder, when its checkpoint is gone or damaged, or when
             there is not enough memory.
     """
-    run_folder, options = RunFolder(folder), options.of_process()
+    run_folder, given, options = RunFolder(folder), options, options.of_process()
     _require_same_job("resume", run_folder)
     with run_folder.lock(), guarded(options) as stops:
         changes = {"total_steps": total_steps, "devices": num_devices}
-        settings, kept = processes.all_or_none(processes.job(), lambda: _to_resume(run_folder, options, changes))
+        settings, kept = processes.all_or_none(processes.job(), lambda: _to_resume(run_folder, given, changes))
         programs = _prepared(settings, options, kept)
         state, progress = None, Progress()
         if processes.on_first(processes.job(), lambda: run_folder.has_checkpoint):
             packed, saved = run_folder.restore(programs.saved.shapes, furthest=True)
             state, progress = programs.saved.unpack(packed), Progress.of(saved)
-        go_on(run_folder, settings, progress, options, kept)
+        go_on(run_folder, settings, progress, given, kept)
         with contextlib.closing(programs):
             begins_anew = fresh_environments or not programs.has_episodes
             if begins_anew and state is not None and progress.iteration < settings.plan.num_iterations:
@@ -157,7 +159,9 @@ def fork(
     kept = kept_options(origin.options(), options._asdict())
     options = options.of_process()
     with guarded(options) as stops:
-        settings, experiment = processes.all_or_none(processes.job(), lambda: build_completed(settings))
+        settings, experiment = processes.all_or_none(
+            processes.job(), lambda: build_completed(settings, options.on_notice)
+        )
         programs = _prepared(settings, options, kept, experiment)
         agent, buffer, progress = read_origin(origin, settings, _shapes(origin.settings()), programs.saved)
         with contextlib.closing(programs):

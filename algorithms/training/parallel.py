@@ -32,11 +32,11 @@ from algorithms.environments import Environment
 from algorithms.training import loop, plan_checks
 from algorithms.training.learning import Buffer
 from algorithms.training.plan import AXIS, Plan
-from algorithms.training.suggestions import round_up
 from algorithms.training.train_state import TrainState
 from algorithms.types import Agent, OnPolicyAgent
 from algorithms.wrappers.data_parallel import DataParallel
 from jaxrl_buffers import Mixture, MixtureState, ReplayState, Rollout, shard
+from jaxrl_buffers._checks import nearest_multiples
 from jaxrl_buffers.types import PyTree
 
 SEEDS = "seeds"  # the mesh axis over which seeds are split
@@ -109,8 +109,8 @@ def check(buffer: Buffer, plan: Plan) -> None:
     for part in buffer.buffers if isinstance(buffer, Mixture) else (buffer,):
         if part.num_envs % plan.devices:
             raise ValueError(
-                f"a buffer for {part.num_envs} environments cannot be split over {plan.devices} devices; give it "
-                f"{round_up(part.num_envs, plan.devices)} environments."
+                f"a buffer for {part.num_envs} environments cannot be split over {plan.devices} devices; "
+                f"{nearest_multiples(part.num_envs, plan.devices)} environments would do."
             )
     plan_checks.check_shares(plan, buffer)
     shard(_of_device(buffer, plan.devices), plan.axis)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_buffers._checks import nearest_multiples
+
 
 class Suggested(int):
     """A number from a default or a preset. It may change to fit the numbers that the user gave."""
@@ -30,6 +32,5 @@ def round_up(value: int, unit: int) -> int:
 def require_multiple(name: str, value: int, of: str, unit: int) -> None:
     """Refuse a number of a plan that is not a multiple of `unit`. The error names the nearest multiples."""
     if value % unit:
-        below, above = value // unit * unit, (value // unit + 1) * unit
-        near = f"{below} or {above}" if below else f"{above}"
+        near = nearest_multiples(value, unit)
         raise ValueError(f"Plan({name}={value}): `{name}` must be a multiple of {of}={unit}; {near} would do.")

@@ -125,3 +125,13 @@ def test_devices_explore_differently():
     act = on_devices(lambda state, key: agent.act(state, jnp.zeros((3, 2)), (), key)[0], D, P(), P())
     actions = np.asarray(act(state, jax.random.key(1)))
     assert len(np.unique(actions)) == actions.size
+
+
+def test_devices_learn_with_random_numbers_of_their_own():
+    """SAC draws actions for its targets, so equal samples have other errors on each device."""
+    agent = AGENTS["sac"]()
+    batch = without_images(sample(agent, jax.random.key(1), B))
+    state = agent.init(jax.random.key(7), OBS["x"], agent.action_space.example)
+    gradients = on_devices(lambda *args: DataParallel(agent, AXIS).gradients(*args)[1].priorities, D, P(), P(), P())
+    priorities = np.asarray(gradients(state, batch, jax.random.key(2)))
+    assert len(np.unique(priorities, axis=0)) == D

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import re
 import socket
+import types
 
 import pytest
 from support.processes import free_port, in_all
 
 from jaxrl_buffers import _processes as processes
 from jaxrl_buffers import _rendezvous as rendezvous
+from jaxrl_buffers import cluster
 from jaxrl_buffers.cluster import Cluster
 
 
@@ -160,3 +163,13 @@ def test_the_command_line_is_read():
     assert Cluster.of_arguments(["--distributed"]) == Cluster()
     words = ["--coordinator=h:1", "--num-processes", "2", "--process-id", "0", "--process-id=1"]
     assert Cluster.of_arguments(words) == Cluster("h:1", 2, 1)
+
+
+@pytest.mark.parametrize(("number", "near"), [(3, "2 or 4"), (1, "2")])
+def test_devices_that_the_processes_cannot_share(number, near, monkeypatch):
+    monkeypatch.setattr(cluster, "connect", lambda cluster: None)
+    monkeypatch.setattr(processes, "job", lambda: types.SimpleNamespace(index=0, count=2))
+    words = f"--coordinator h:1 --num-processes 2 --process-id 0 --devices {number}"
+    expected = f"--devices: got {number}, expected a multiple of the 2 processes; {near} would do."
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        cluster.connect_as_told(words.split())

@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from support import helpers
 from support.mesh import AXIS, on_devices
 from support.shards import COLUMNS, D, K, N, T, masks, priorities, rows
 
 import jaxrl_buffers as jb
+from jaxrl_buffers import _statistics as statistics
+from jaxrl_buffers.storage import ring
 
 
 def test_new_rows_get_the_largest_priority_of_all_devices():
@@ -100,3 +103,56 @@ def test_advantages_are_normalized_over_all_devices():
         np.testing.assert_allclose(joined, getattr(expected, name), rtol=1e-4, atol=1e-6, err_msg=name)
     spread = np.std(np.asarray(found.advantage), axis=(1, 2))
     assert spread[-1] > 100 * spread[0] > 0
+
+
+CHANGES = {
+    "update_priorities": lambda buffer, state, starts, env_ids: buffer.update_priorities(state, *starts),
+    "reprioritize": lambda buffer, state, starts, env_ids: buffer.reprioritize(state),
+    "clear": lambda buffer, state, starts, env_ids: buffer.clear(state, env_ids),
+    "mark_break": lambda buffer, state, starts, env_ids: buffer.mark_break(state, env_ids),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_those_of_one_buffer(name):
+    """Of every slot the mass and the row, and of all devices the statistics, after the same change everywhere."""
+    rng = np.random.default_rng(0)
+    errors, counts = rng.exponential(size=(T, N, 3)).astype(np.float32), rng.random((T, N, 3)) < 0.5
+
+    def make(num_envs, alpha):
+        sampler = jb.Prioritized(alpha=alpha)
+        return jb.ReplayBuffer(sampler, jb.Sequence(3), length=T, num_envs=num_envs, lockstep=False)
+
+    def changed(split, chunk, given, errors, counts):
+        num_envs = given.shape[1]
+        before, after = (split(make(num_envs, alpha)) for alpha in (0.7, 0.3))
+        state = before.add(before.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk, priorities=given)
+        row, env = jnp.divmod(jnp.arange(T * num_envs, dtype=jnp.int32), num_envs)
+        starts = jb.Handle(env, row), errors.reshape(-1, 3), counts.reshape(-1, 3)
+        state = CHANGES[name](after, state, starts, jnp.arange(1, num_envs, 2))
+        mass = statistics.measure(after.local if split is shard else after, state).mass
+        mass = mass[ring.slot(state.storage, row, env)].reshape(T, num_envs)
+        return (mass, state.storage.data.truncated), after.stats(state)
+
+    def shard(buffer):
+        return jb.Sharded(buffer, AXIS)
+
+    inputs = rows(0, T), priorities(0)[:T], errors, counts
+    whole, stats = changed(lambda buffer: buffer, *inputs)
+    of_devices, stats_of_devices = on_devices(lambda *args: changed(shard, *args), D, *[COLUMNS] * 4)(*inputs)
+    for one, many in zip(whole, of_devices, strict=True):
+        np.testing.assert_allclose(np.concatenate(np.asarray(many), axis=1), one, rtol=1e-6)
+    for key, value in stats.items():
+        np.testing.assert_allclose(stats_of_devices[key], np.full(D, value), rtol=1e-6, err_msg=key)
+
+
+def test_progress_makes_samples_of_all_devices_recent():
+    buffer = jb.Sharded(jb.ReplayBuffer(jb.Recent(eta=0.99, c_min=1.0), length=T, num_envs=N // D), AXIS)
+
+    def ages(chunk, key):
+        state = buffer.add(buffer.init(jax.tree.map(lambda leaf: leaf[0, 0], chunk)), chunk)
+        return [buffer.age(state, buffer.sample(state, key, 32, progress).handle) for progress in (0.0, 0.9)]
+
+    early, late = on_devices(ages, D, COLUMNS, P())(rows(0, T), jax.random.key(0))
+    np.testing.assert_array_equal(np.max(early, axis=1), T - 1)
+    np.testing.assert_array_equal(late, 0)  # T N 0.99^900 slots are less than a row

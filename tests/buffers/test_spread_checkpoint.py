@@ -20,7 +20,7 @@ from jaxrl_buffers import _manifest as manifests
 from jaxrl_buffers import _shards as shards
 from jaxrl_buffers import checkpoint
 
-KINDS = {name: ALL[name] for name in ("prioritized_n_step", "mix", "episodic")} | {
+KINDS = {name: ALL[name] for name in ("prioritized_n_step", "mix", "mixture", "recent_prioritized", "episodic")} | {
     "on_tpu": on_tpu(BUFFERS["prioritized_per_env"]),
     "frames": lambda length, num_envs: BUFFERS["frames"](length, num_envs).replace(sampler=jb.Uniform()),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -178,6 +179,45 @@ def test_how_many_devices_a_run_uses(monkeypatch):
     assert complete(dataclasses.replace(unasked, sampler=batch)).plan.devices == 1
     assert complete(dataclasses.replace(unasked, plan=PLAN)).plan.devices == 2
     assert isinstance(way_for(3, devices=2), OnDevices)
+
+
+IDLE = {
+    "sac Pendulum-v1": "uses 1 of 8 devices, because num_envs is 1; --num-envs 8 would use all.",
+    "ppo CartPole-v1": "uses 2 of 8 devices, because mini_batch_size is 250; --mini-batch-size 256 would use all.",
+    "sac Pendulum-v1 --num-envs 12 --num-seeds 2 --mini-batch-size 30": "uses 4 of 8 devices, because mini_batch_size "
+    "is 30; --mini-batch-size 32 would use all.",
+    "sac Pendulum-v1 --num-envs 12 --mini-batch-size 30": "uses 2 of 8 devices, because num_envs is 12 and "
+    "mini_batch_size is 30; --num-envs 16 --mini-batch-size 32 would use all.",
+    "ddqn CartPole-v1 --num-envs 8 --sampler prioritized --sampler.weighting batch": "uses 1 of 8 devices; on 8 it "
+    "would be refused: Sharded(): the sampler is",
+}
+
+
+@pytest.mark.parametrize("words", IDLE)
+def test_devices_that_are_left_idle_are_told_of(words, monkeypatch):
+    """Unless the user has asked for it; and with the numbers of the line none is."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    told = []
+    complete(command_line.parse(words.split()).settings, told.append)
+    assert len(told) == 1
+    assert told[0].startswith(IDLE[words])
+    better = told[0].partition("; ")[2].removesuffix(" would use all.") if "would use all" in told[0] else "--devices 1"
+    settings = complete(command_line.parse([*words.split(), *better.split()]).settings, told.append)
+    assert settings.plan.devices == ({2: 4, 1: 8}[settings.num_seeds] if better != "--devices 1" else 1)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("begin", [run.start, functools.partial(run.fork, "origin")])
+def test_runs_tell_of_idle_devices(begin, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyError("before anything is trained")
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(run, "_prepared", stop)
+    told, settings = [], Settings("ddqn", "CartPole-v1", dataclasses.replace(short_runs.PLAN, num_envs=4))
+    with pytest.raises(KeyError, match="before anything"):
+        begin(settings, tmp_path / "run", run.Options(on_notice=told.append))
+    assert [line.partition(";")[0] for line in told] == ["uses 4 of 8 devices, because num_envs is 4"]
 
 
 def test_devices_of_a_cpu(tmp_path):

@@ -24,9 +24,14 @@ from support.processes import (
     started,
     train_command,
     wait_for,
+    wait_until,
 )
 
+from algorithms.commands import train
+from algorithms.commands.program import Program
+from algorithms.commands.train import OTHERS_GONE
 from algorithms.runs import command_line, run
+from jaxrl_buffers import _processes as job
 from jaxrl_buffers import checkpoint
 
 TINY = shlex.split(
@@ -34,63 +39,154 @@ TINY = shlex.split(
     "--start-steps 80 --update-every 16 --num-updates 2 --mini-batch-size 16 --total-steps 6480 --test-every 1600 "
     "--num-test-episodes 2"
 )
+PROGRAM = Program("train.py", "python scripts/train.py", ("train.py",))
 QUICK = ("--final-episodes", 2, "--checkpoint-seconds", 0.5)
 
 
-def test_two_processes_stopped_killed_and_resumed_by_one(tmp_path):
+def test_two_processes_stopped_killed_and_resumed_by_others(tmp_path, monkeypatch):
     """However a run is cut, and by however many processes: two devices give the bits of two devices."""
-    folder, first, second = tmp_path / "run", tmp_path / "first", tmp_path / "second"
-    with started(2, first, *TINY, "--out", folder, *QUICK) as processes:
-        wait_for(first, "steps/s")
+    folder, output = tmp_path / "run", tmp_path / "output"
+    begun = time.monotonic()
+    with started(2, output, *TINY, "--out", folder, *QUICK) as processes:
+        wait_for(output, "steps/s")
+        starting = time.monotonic() - begun
         processes[1].send_signal(signal.SIGTERM)
         assert exit_codes(processes) == [128 + signal.SIGTERM] * 2
-    said = outputs(first)
+    said = outputs(output)
     assert f"continue with: {' '.join(said[0].split()[-4:])}" in said[0]
     assert "steps/s" not in said[1]
     assert "stopped by" not in said[1]
-    assert {file.name for file in next((folder / "checkpoint").iterdir()).iterdir()} == {
-        *("arrays.bin", "arrays_00001.bin", "manifest.json")
-    }
-    saved = checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"]
-    rng = np.random.default_rng()
-    with started(2, second, "--resume", folder) as processes:
-        wait_for(second, "steps/s")
-        time.sleep(rng.uniform(0, 1))
-        processes[rng.integers(2)].kill()
-        begun = time.monotonic()
-        assert all(exit_codes(processes))
-        assert time.monotonic() - begun < ENDING
-    assert checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"] >= saved
+    assert {file.name for file in newest(folder).iterdir()} == {"arrays.bin", "arrays_00001.bin", "manifest.json"}
+    refuse_other_budgets(folder, monkeypatch)
+    refuse_what_is_not_whole(folder, tmp_path)
+    kill_two_processes(folder, tmp_path, starting)
     options = run.Options(final_episodes=2)
     result = run.resume(folder, options)
     settings = command_line.parse([*TINY, "--devices", "2"]).settings
     assert run.start(settings, tmp_path / "whole", options)["return_of_seeds"] == result["return_of_seeds"]
-    assert_same_bits(*(jax.tree.map(np.asarray, plain(tmp_path / name)) for name in ("run", "whole")))
+    whole = plain(tmp_path / "whole")
+    assert_same_bits(plain(folder), whole)
     lines = [(tmp_path / name / "metrics.jsonl").read_text().count("\n") for name in ("run", "whole")]
     assert lines == [4, 4]
-    four_processes(folder, tmp_path / "third")
+    taken_over_by_four_and_by_two(folder, tmp_path, whole)
 
 
 def plain(folder):
     state = run.restore(folder)
-    return state._replace(key=jax.random.key_data(state.key))
+    return jax.tree.map(np.asarray, state._replace(key=jax.random.key_data(state.key)))
 
 
-def four_processes(folder, output):
-    """Resume a finished run with more processes and a new budget, kill one of them, and finish with one process."""
-    with started(4, output, "--resume", folder, "--total-steps", 800_080) as processes:  # more than it can make
+def newest(folder):
+    return max((folder / "checkpoint").glob("step_*"))
+
+
+def contents(folder):
+    """Return every file but the lock, which also says which process holds it."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def refuse_other_budgets(folder, monkeypatch):
+    """Resume as the first of two processes, of which the other one was given another `--total-steps`."""
+
+    class First(job.Alone):
+        count = 2
+
+        def to_first(self, value):
+            is_settings = isinstance(value, dict) and "plan" in value
+            return [value, value | {"plan": value["plan"] | {"total_steps": 8_080}} if is_settings else value]
+
+    before = contents(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "job", First)
+        with pytest.raises(ValueError, match=r"^process 1 was started with other values than process 0: plan\.total_s"):
+            run.resume(folder, total_steps=9_680)
+    assert contents(folder) == before
+
+
+def refuse_what_is_not_whole(folder, tmp_path):
+    """Resume while a part of the checkpoint is missing: one line, and nothing is overwritten."""
+    part = newest(folder) / "arrays_00001.bin"
+    part.rename(tmp_path / part.name)
+    before = contents(folder)
+    with started(2, tmp_path / "refused", "--resume", folder) as processes:
+        assert exit_codes(processes) == [2, 2]
+    said = [line for text in outputs(tmp_path / "refused") for line in text.splitlines() if line[:5] == "train"]
+    assert len(said) == 1
+    assert f"lacks {part.name}, which another process of the run has written; put it back, or remove" in said[0]
+    assert contents(folder) == before
+    (tmp_path / part.name).rename(part)
+
+
+def kill_two_processes(folder, tmp_path, starting):
+    """Kill one process while the run is restored or compiled, and one while it is trained and saved all the time."""
+    rng = np.random.default_rng()
+    saved = checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"]
+    lock = (folder / "lock").read_text()
+    begun = time.monotonic()
+    for output in (tmp_path / "early", tmp_path / "late"):
+        with started(2, output, "--resume", folder, "--checkpoint-seconds", 0, "--log", "csv") as processes:
+            if output.name == "early":
+                wait_until(lambda: (folder / "lock").read_text() != lock)  # they have met
+                time.sleep(rng.uniform(0, max(starting - (time.monotonic() - begun), 0.1)))
+            else:
+                wait_for(output, "steps/s")
+                time.sleep(rng.uniform(0, 1))
+            kill_one(processes, output, rng)
+    assert checkpoint.read_metadata(folder / "checkpoint")["metadata"]["iteration"] >= saved
+    assert (folder / "metrics.csv").exists()
+
+
+def taken_over_by_four_and_by_two(folder, tmp_path, whole):
+    """More processes go on with a finished run, and fewer with theirs: each saves first what it has restored."""
+    output = tmp_path / "four"  # which has a budget that it cannot use up
+    once = ("--checkpoint-seconds", 100_000)
+    with started(4, output, "--resume", folder, "--total-steps", 800_080, *once) as processes:
         wait_for(output, "steps/s")
-        processes[np.random.default_rng().integers(4)].kill()
-        begun = time.monotonic()
-        assert all(exit_codes(processes)), outputs(output)
-        assert time.monotonic() - begun < ENDING
-    assert len(list(next(reversed(sorted((folder / "checkpoint").glob("step_*")))).glob("arrays*"))) == 4
-    run_folder = run.RunFolder(folder)
-    plan = run_folder.settings().plan
-    tests = -(-plan.steps(run_folder.finite_iteration()) // plan.test_every)
-    total = plan.start_steps + tests * plan.test_every
-    result = run.resume(folder, run.Options(final_episodes=2), total_steps=total)
-    assert (result["steps"], run_folder.settings().plan.devices) == (total, 4)
+        kill_one(processes, output, np.random.default_rng())
+    assert len([*newest(folder).glob("arrays*")]) == 4
+    assert_same_bits(plain(folder), whole)
+    with started(2, tmp_path / "two", "--resume", folder, "--total-steps", 6_480) as processes:
+        assert exit_codes(processes) == [0, 0]
+    assert len([*newest(folder).glob("arrays*")]) == 2
+    assert_same_bits(plain(folder), whole)
+    assert [run.RunFolder(folder).settings().plan.devices, run.resume(folder)["steps"]] == [2, 6_480]
+
+
+GONE = "train.py: another process of the run is gone ("
+
+
+def kill_one(processes, folder, rng):
+    """Kill one process. The others end soon: with one line and an exit code of its own, or aborted by JAX."""
+    processes[rng.integers(len(processes))].kill()
+    begun = time.monotonic()
+    codes = exit_codes(processes)
+    assert time.monotonic() - begun < ENDING
+    assert codes.count(-signal.SIGKILL) == 1
+    for code, said in zip(codes, outputs(folder), strict=True):
+        assert code in (-signal.SIGKILL, -signal.SIGABRT, OTHERS_GONE), said
+        lines = [line for line in said.splitlines() if line.startswith("train.py: ")]
+        assert code != OTHERS_GONE or [line.startswith(GONE) for line in lines] == [True], said
+
+
+class Second(job.Alone):
+    """The second of two processes, whose others say nothing."""
+
+    index, count = 1, 2
+
+
+@pytest.mark.parametrize("text", ["Gloo AllGather failed:\n Connection closed by peer", "UNAVAILABLE: it is gone"])
+def test_a_process_that_is_gone_is_told_in_one_line(text, monkeypatch, capsys):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError(text)
+
+    monkeypatch.setattr(command_line, "parse", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError):  # alone, it is an error like any other
+        train.main([], PROGRAM)
+    monkeypatch.setattr(job, "job", Second)
+    assert train.main([], PROGRAM) == OTHERS_GONE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"{GONE}{' '.join(text.split())}); start all again with --resume.\n"
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")

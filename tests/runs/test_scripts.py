@@ -97,6 +97,31 @@ def test_compilers_that_cannot_be_had_are_told_in_one_line(tmp_path):
     assert went_on == "went on"
 
 
+LEFT_OUT = "The test with Open MPI is left out, because mpirun is not installed."
+INSTALLING = "Installing Open MPI (once) ..."
+
+
+@pytest.mark.parametrize(
+    ("user", "install", "printed"),
+    [
+        (0, 'if [ "$1" = install ]; then touch mpirun; chmod +x mpirun; fi', [INSTALLING]),
+        (0, '[ "$1" = update ]', [INSTALLING, LEFT_OUT]),
+        (1_000, "exit 1", [LEFT_OUT]),
+    ],
+)
+def test_open_mpi_is_installed_where_it_may_be(tmp_path, user, install, printed):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name, text in {"id": f"echo {user}", "apt-get": install}.items():
+        (tmp_path / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "chmod", "dirname", "timeout", "touch"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    command = ["bash", "-c", "source scripts/setup.sh; install_mpi; echo went on; install_mpi"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [*printed, "went on", *(printed if LEFT_OUT in printed else [])]
+
+
 @pytest.mark.parametrize("given", [(), ("3.99",), ("/nowhere/python",)])
 def test_a_python_that_there_is_not(tmp_path, given):
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")

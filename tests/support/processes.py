@@ -70,9 +70,14 @@ def outputs(folder: Path) -> list[str]:
 
 def wait_for(folder: Path, text: str) -> None:
     """Wait until process 0 has printed something."""
+    wait_until(lambda: text in outputs(folder)[0], lambda: outputs(folder))
+
+
+def wait_until(is_so: Callable[[], bool], what: Callable[[], object] = lambda: "") -> None:
+    """Wait until something is so; otherwise show what is there."""
     until = time.monotonic() + LONG
-    while text not in outputs(folder)[0]:
-        assert time.monotonic() < until, outputs(folder)
+    while not is_so():
+        assert time.monotonic() < until, what()
         time.sleep(0.05)
 
 

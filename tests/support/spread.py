@@ -8,7 +8,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.helpers import EXAMPLE, random_transition, stack
 
-import jaxrl_buffers as jb
 from jaxrl_buffers import _shards as shards
 
 LENGTH, NUM_ENVS, NUM_ROWS = 6, 8, 9  # rows wrap around
@@ -26,13 +25,14 @@ def material(seed=0):
 
 
 def filled(make, rows, priorities):
-    """Return the state of one device, to which rows were added one by one with the given priorities."""
+    """Return the state of one device, to which rows were added one by one with the given priorities, and returns."""
     num_envs = priorities.shape[1]
     buffer = make(LENGTH, num_envs)
     state = buffer.init(EXAMPLE)
     for row in range(NUM_ROWS):
-        given = {} if isinstance(buffer, jb.Mixture) else {"priorities": priorities[row][None]}
-        state = buffer.add(state, jax.tree.map(lambda leaf: leaf[row][None], rows), **given)  # noqa: B023
+        chunk, given = jax.tree.map(lambda leaf: leaf[row][None], (rows, priorities))  # noqa: B023
+        state = buffer.add(state, chunk, priorities=given)
+        state = buffer.report_return(state, jnp.float32(row * row))  # which are those of all devices
     return state
 
 

@@ -66,14 +66,15 @@ def plain(state):
 def test_devices_train_one_agent(name):
     """All devices have the same agent, which learns; each has its own environments and rows."""
     mesh = parallel.make_mesh(4)
-    state = parallel.init(mesh, jax.random.key(0), *PARTS[name])
-    state = parallel.run(mesh, state, *PARTS[name], 3)
+    begun = parallel.init(mesh, jax.random.key(0), *PARTS[name])
+    state = parallel.run(mesh, begun, *PARTS[name], 3)
     after = plain(state)
     for leaf in jax.tree.leaves(state.agent):
         copies = [np.asarray(part.data) for part in leaf.addressable_shards]
         assert len(copies) == 4
         for other in copies[1:]:
             np.testing.assert_array_equal(other, copies[0])
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(begun))  # its memory was used up
     chex.assert_tree_all_finite(after.agent)
     obs = after.collector.env.obs
     assert len(np.unique(obs, axis=0)) == len(obs) == 8
@@ -122,9 +123,8 @@ def test_an_environment_has_its_keys_on_any_number_of_devices():
     one = words(iteration_keys(key, PLAN))
     many = on_devices(lambda key: words(iteration_keys(key, plan)), 4, P())(key)
     np.testing.assert_array_equal(np.concatenate(many.env, axis=1), one.env)
-    for name in ("act", "sample", "gradients"):
-        drawn = np.asarray(getattr(many, name)).reshape(-1, 2)
-        assert len(np.unique(drawn, axis=0)) == len(drawn)
+    drawn = np.concatenate([np.asarray(keys).reshape(-1, 2) for keys in many])
+    assert len(np.unique(drawn, axis=0)) == len(drawn)
     states = [trained("ppo", parallel.make_mesh(devices), key)[0].collector for devices in (1, 2, 8)]
     for other in states[1:]:
         chex.assert_trees_all_equal(other, states[0])
@@ -139,8 +139,10 @@ def test_what_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="9 devices are needed, but there are 8"):
         parallel.make_mesh(9)
     mixture = jb.Mixture((buffer, jb.prioritized(30, 6)))
-    with pytest.raises(ValueError, match="6 environments cannot be split over 4 devices; give it 8"):
+    with pytest.raises(ValueError, match="6 environments cannot be split over 4 devices; 4 or 8 env"):
         parallel.on_mesh(parallel.make_mesh(4), plan, agent, mixture)
+    with pytest.raises(ValueError, match=r"update_every"):
+        parallel.init(parallel.make_mesh(2), jax.random.key(0), PARTS["ppo"][0], jb.rollout(4, 8), CARTPOLE, ROLLOUT)
     parallel.check(jb.Mixture((buffer, buffer), (7, 1)), dataclasses.replace(PLAN, devices=2))
     for shared in (
         jb.Mixture((buffer, buffer), (7, 1)),
