@@ -137,7 +137,7 @@ def test_every_algorithm_tells_its_equations_and_differences(name):
     assert re.search(r"^    \w+ +(=|~) ", text, re.MULTILINE)
     assert "https://arxiv.org/abs/" in text
     assert re.search(r"^Differences from the papers?:\n\n\* ", text, re.MULTILINE)
-    assert "PyTorchRL" in text
+    assert re.search(r"^Differences from PyTorchRL:\n\n\* ", text, re.MULTILINE)
     page = PAGES[f"algorithms/{name}.md"]
     assert f"::: algorithms.agents.{name}\n" in page
     assert f"<!-- results of {name} -->" in page
