@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 
 import jax
@@ -54,3 +55,28 @@ def test_what_is_said_of_flashbax_is_what_is_seen():
     assert f"| {ours}; flashbax {broken} |" in (ROOT / "README.md").read_text("utf-8")
     assert bad.startswith("probabilities are [nan]")
     assert exact.startswith("the sum is 0.0;")
+
+
+def test_what_is_said_of_frames_is_what_is_seen():
+    share = load_script("check_peers").bytes_of_frames().removesuffix(" of the bytes")
+    command = "`python scripts/check_peers.py`"
+    row = f"| bytes of a buffer of stacked images with `Frames` | {share} of those without | {command} |"
+    assert row in (ROOT / "README.md").read_text("utf-8")
+    assert f"in {share} of the bytes" in PAGES["benchmarks.md"]
+
+
+def test_every_library_that_is_compared_has_a_version_and_a_day():
+    """Where one of them is installed, it is this version."""
+    table = (
+        PAGES["why.md"].partition("| library | version or commit | read on |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    )
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    compared = re.findall(r"^## (.*)$", PAGES["why.md"], re.MULTILINE)
+    assert [name for name, *_ in rows] == [
+        name for name in compared if name not in ("In short", "What was not compared")
+    ]
+    for name, version, day in rows:
+        assert re.search(r"\d\.\d|\b[0-9a-f]{7}\b", version), name
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", day), name
+    versions = {name: version for name, version, _ in rows}
+    assert versions["flashbax"] == importlib.metadata.version("flashbax")
