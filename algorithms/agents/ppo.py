@@ -31,8 +31,8 @@ Differences from PyTorchRL:
 * At a time limit, returns continue with the value of the last observation. In PyTorchRL they end there.
 * Learning rates are 3e-4. PyTorchRL's is 1e-4.
 
-Rollouts are as in l2r's PPOBuffer, with two differences: its batches hold rewards where these hold returns, and here the
-values of last observations are passed in.
+Rollouts are as in l2r's PPOBuffer, with two differences: its batches hold rewards where these hold returns, and here
+the values of last observations are passed in.
 """
 
 from __future__ import annotations
