@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ RESULTS = ROOT / "results"
 DRAWING = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*pictures/(\w+)\.svg"\s*/?>')
 OF_ALGORITHM = re.compile(r"^<!-- results of (\w+) -->$", re.MULTILINE)
 CURVES = re.compile(r"^!\[(.*)\]\((pictures/.*)\)$", re.MULTILINE)
-OF_ALGORITHM_PAGES = {"command", "steps", "seeds", "mean", "worst", "best", "goal", "", "known elsewhere"}  # columns
+OF_ALGORITHM_PAGES = ("command", "mean", "goal", "", "worst", "best", "steps", "seeds", "known elsewhere")  # columns
 MARKED = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
 TO_TEST = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(test_\w+)\)")
 
@@ -77,24 +76,26 @@ def titled(language: str, mark: str) -> str:
 
 def results_of(algorithm: str) -> str:
     """Return a table of all results of one algorithm with their curves, or a sentence that there are none."""
-    table, curves = {}, {}
+    table: list[dict[str, str]] = []
+    curves: dict[str, str] = {}
     for section in (RESULTS / "README.md").read_text("utf-8").split("\n## ")[1:]:
-        lines = section.splitlines()
-        rows = [line for line in lines if line.startswith(f"| `{algorithm} ")]
-        environments = {row.split()[2] for row in rows}
-        head = [line for line in lines if line.startswith(("| command ", "| --- "))]
-        columns = [name.strip() in OF_ALGORITHM_PAGES for name in head[0].split("|")[1:-1]] if rows else []
-        table |= dict.fromkeys(narrowed(line, columns) for line in (*head, *rows) if rows)
+        rows = [row for row in rows_of(section) if row["command"].startswith(f"`{algorithm} ")]
+        table += [row for row in rows if row not in table]
+        environments = {row["command"].split()[1].strip("`") for row in rows}
         curves |= {path: name for name, path in CURVES.findall(section) if environments & {*name.split()}}
     if not table:
         return "No run of this algorithm has been recorded with the present settings yet."
+    columns = [name for name in OF_ALGORITHM_PAGES if any(row.get(name) for row in table)]
+    lines = [columns, ["---"] * len(columns), *([row.get(name, "") for name in columns] for row in table)]
     pictures = [f"**{name}**\n\n![{name}](../results/{path})" for path, name in curves.items()]
-    return "\n\n".join(["\n".join(table), *pictures])
+    return "\n\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), *pictures])
 
 
-def narrowed(row: str, columns: list[bool]) -> str:
-    """Return the chosen columns of a row of a table."""
-    return f"|{'|'.join(itertools.compress(row.split('|')[1:-1], columns))}|"
+def rows_of(section: str) -> list[dict[str, str]]:
+    """Return the rows of the table in a section of the results, by the names of their columns."""
+    lines = [line[1:-1].split("|") for line in section.splitlines() if line.startswith("|")]
+    names, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
+    return [dict(zip(names, row, strict=True)) for row in rows[1:]]
 
 
 def drawing(name: str, text: str) -> str:
