@@ -116,6 +116,16 @@ def test_every_metric_of_an_agent_is_explained(agent):
     assert explained - of_continuous == set(reported)
 
 
+def test_every_task_and_library_has_a_page():
+    guides = "own_loop priorities n_steps memories hindsight frames offline_data gymnasium own_environment own_parts"
+    guides += " own_agent sweeps checkpoints logs many_devices accelerators checks from_pytorchrl"
+    wanted = {f"guides/{name}" for name in guides.split()}
+    wanted |= {f"algorithms/{name}" for name in ("index", *{agent.split("_")[0] for agent in AGENTS})}
+    wanted |= {f"migration/{name}" for name in ("alf", "l2r", "flashbax", "stable_baselines3")}
+    wanted |= {"start", "concepts", "why", "guarantees", "benchmarks", "architecture"}
+    assert {f"{name}.md" for name in wanted} <= {*PAGES}
+
+
 def test_every_page_is_in_the_navigation():
     def pages(tree):
         if isinstance(tree, str):

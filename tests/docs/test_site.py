@@ -83,10 +83,11 @@ def test_problems_are_noticed(tmp_path):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
-def test_every_page_opens(site, tmp_path):
-    """On a narrow screen, without an error in the console, a request to another place, or text beyond the screen."""
+@pytest.mark.parametrize("width", [400, 1400])
+def test_every_page_opens(site, tmp_path, width):
+    """Without an error in the console, a request to another place, or text beyond the screen."""
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html")
-    address, found = visit(site, pages, 400, tmp_path)
+    address, found = visit(site, pages, width, tmp_path)
     assert [*found] == pages
     assert len(pages) > 40
     for name, page in found.items():

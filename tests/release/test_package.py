@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.extras import PROGRAMS
-from support.installed import Installed, link_all, link_needed
+from support.installed import Installed, link_needed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -38,8 +38,10 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
+    """The wheel with its extra `train`, and nothing else."""
     folder = tmp_path_factory.mktemp("installed")
-    return Installed(folder / "environment", wheel, link_all(folder / "packages"))
+    needed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["train"]]
+    return Installed(folder / "environment", wheel, link_needed(folder / "packages", needed))
 
 
 def tracked() -> list[str]:
