@@ -177,7 +177,8 @@ def test_files_that_contributing_names_exist():
 def test_versions_agree():
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     assert jb.__version__ == version
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], str(citation["date-released"])[:2]) == (version, "20")
     assert f"jaxrl_buffers-{version}-py3" in PAGES["start.md"]
 
 
