@@ -1,4 +1,4 @@
-"""Check what docs/why.md says about other libraries, with those that are installed: `python scripts/check_peers.py`.
+"""Check what README.md and docs/why.md say about libraries that are installed: `python scripts/check_peers.py`.
 
 Every line is a statement and what was seen. flashbax comes with `pip install 'jaxrl-buffers[peers]'`, Brax with
 `pip install 'jaxrl-buffers[brax]'`.
@@ -90,9 +90,21 @@ def dtypes() -> str:
     return f"bytes are stored as {theirs.data.dtype}; here they come back as {batch['image'].dtype}"
 
 
+def bytes_of_frames() -> str:
+    """Store stacked images of shape (84, 84, 4) whole, and with `Frames`."""
+    obs = jnp.zeros((84, 84, 4), jnp.uint8)
+    row = jb.Transition(obs, 0, 0.0, False, False, obs)
+    sizes: list[int] = []
+    for frames in (None, jb.Frames(stack=4)):
+        state = jax.eval_shape(jb.prioritized(10_000, n=3, frames=frames).init, row)
+        sizes.append(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.storage)))
+    return f"{sizes[1] / sizes[0]:.2f} of the bytes"
+
+
 STATEMENTS: dict[str, list[Callable[[], str]]] = {
     "flashbax": [stale_updates, bad_priorities, exact_leaves],
     "brax": [dtypes],
+    "jaxrl_buffers": [bytes_of_frames],
 }
 
 

@@ -2,6 +2,7 @@
 
 * Guides that the navigation does not mention come at the end of the others.
 * Pages that are elsewhere in the repository are taken from there: the changes, and the results with their pictures.
+* Notebooks are executed, and become pages with their pictures. Links to them lead to these.
 * Drawings become a part of their page, so that they follow its colors.
 * A line `<!-- results of sac -->` becomes the rows of the tables of results that begin with `sac`, and their curves.
 * Links to functions of tests lead to a page that shows them.
@@ -11,8 +12,12 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import os
 import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +30,22 @@ RESULTS = ROOT / "results"
 DRAWING = re.compile(r'<img alt="([^"]*)" src="(?:\.\./)*pictures/(\w+)\.svg"\s*/?>')
 OF_ALGORITHM = re.compile(r"^<!-- results of (\w+) -->$", re.MULTILINE)
 CURVES = re.compile(r"^!\[(.*)\]\((pictures/.*)\)$", re.MULTILINE)
-OF_ALGORITHM_PAGES = {"command", "steps", "seeds", "mean", "worst", "best", "goal", "", "known elsewhere"}  # columns
+OF_ALGORITHM_PAGES = ("command", "mean", "goal", "", "worst", "best", "steps", "seeds", "known elsewhere")  # columns
 MARKED = re.compile(r"^```(\w+) ([\w.]+)$", re.MULTILINE)
 TO_TEST = re.compile(r"\]\((?:\.\./)+(tests/[\w/]+\.py)#(test_\w+)\)")
+TO_NOTEBOOK = re.compile(r"\]\((?:\.\./)*notebooks/(\w+)\.ipynb\)")
+PAGES_OF_NOTEBOOKS = tempfile.TemporaryDirectory(prefix="notebooks")
+executing: dict[str, subprocess.Popen[bytes]] = {}  # by the notebook's name
+
+
+def on_startup(**_: Any) -> None:
+    """Begin to execute the notebooks, beside what else is to be done."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        folder = Path(PAGES_OF_NOTEBOOKS.name) / path.stem
+        folder.mkdir()
+        call = [sys.executable, str(ROOT / "scripts" / "docs_notebooks.py"), str(path), str(folder)]
+        executing[path.stem] = subprocess.Popen(call, env=environment)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -52,13 +70,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in (RESULTS / "index.html", *sorted((RESULTS / "pictures").glob("*.svg"))):
         name = f"results/{path.relative_to(RESULTS).as_posix()}"
         files.append(File.generated(config, name, abs_src_path=str(path)))
+    for name, path in files_of_notebooks():
+        files.append(File.generated(config, f"notebooks/{name}", abs_src_path=str(path)))
     return files
+
+
+def files_of_notebooks() -> Iterator[tuple[str, Path]]:
+    """Wait for the notebooks; return the names and the places of their pages and pictures."""
+    for name, process in executing.items():
+        if process.wait() != 0:
+            raise RuntimeError(f"the notebook {name} cannot be executed; see above")
+        folder = Path(PAGES_OF_NOTEBOOKS.name) / name
+        yield f"{name}.md", folder / "page.md"
+        yield from ((path.name, path) for path in folder.glob(f"{name}-*"))
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in results, and translate blocks and links to tests."""
     markdown = MARKED.sub(lambda found: titled(*found.groups()), markdown)
     markdown = OF_ALGORITHM.sub(lambda found: results_of(found[1]), markdown)
+    markdown = TO_NOTEBOOK.sub(lambda found: found[0].replace(".ipynb", ".md"), markdown)
     return TO_TEST.sub(lambda found: f"](tests.md#{anchor(found[1], found[2])})", markdown)
 
 
@@ -77,24 +108,26 @@ def titled(language: str, mark: str) -> str:
 
 def results_of(algorithm: str) -> str:
     """Return a table of all results of one algorithm with their curves, or a sentence that there are none."""
-    table, curves = {}, {}
+    table: list[dict[str, str]] = []
+    curves: dict[str, str] = {}
     for section in (RESULTS / "README.md").read_text("utf-8").split("\n## ")[1:]:
-        lines = section.splitlines()
-        rows = [line for line in lines if line.startswith(f"| `{algorithm} ")]
-        environments = {row.split()[2] for row in rows}
-        head = [line for line in lines if line.startswith(("| command ", "| --- "))]
-        columns = [name.strip() in OF_ALGORITHM_PAGES for name in head[0].split("|")[1:-1]] if rows else []
-        table |= dict.fromkeys(narrowed(line, columns) for line in (*head, *rows) if rows)
+        rows = [row for row in rows_of(section) if row["command"].startswith(f"`{algorithm} ")]
+        table += [row for row in rows if row not in table]
+        environments = {row["command"].split()[1].strip("`") for row in rows}
         curves |= {path: name for name, path in CURVES.findall(section) if environments & {*name.split()}}
     if not table:
         return "No run of this algorithm has been recorded with the present settings yet."
+    columns = [name for name in OF_ALGORITHM_PAGES if any(row.get(name) for row in table)]
+    lines = [columns, ["---"] * len(columns), *([row.get(name, "") for name in columns] for row in table)]
     pictures = [f"**{name}**\n\n![{name}](../results/{path})" for path, name in curves.items()]
-    return "\n\n".join(["\n".join(table), *pictures])
+    return "\n\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), *pictures])
 
 
-def narrowed(row: str, columns: list[bool]) -> str:
-    """Return the chosen columns of a row of a table."""
-    return f"|{'|'.join(itertools.compress(row.split('|')[1:-1], columns))}|"
+def rows_of(section: str) -> list[dict[str, str]]:
+    """Return the rows of the table in a section of the results, by the names of their columns."""
+    lines = [line[1:-1].split("|") for line in section.splitlines() if line.startswith("|")]
+    names, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
+    return [dict(zip(names, row, strict=True)) for row in rows[1:]]
 
 
 def drawing(name: str, text: str) -> str:

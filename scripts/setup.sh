@@ -50,10 +50,15 @@ install_lowest() {
 
 # Makes an environment with the newest versions for another Python than that of .venv, and prints its folder.
 install_python() { # $1: a version such as 3.13, or the path of a Python
-    local python=$1 version folder wanted
-    [[ $python == */* ]] || python=python$python
-    if [ -z "$1" ] || ! version=$("$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) or print(sys.version.split()[0]))' \
-        2>/dev/null); then
+    local python=$1 version="" folder wanted candidate
+    local ask='import sys; sys.exit(sys.version_info < (3, 11) or print(sys.version.split()[0]))'
+    local candidates=("$python")
+    # pyenv has a python3.13 that only says where the real one is, unless this version is switched on.
+    [[ $python == */* ]] || candidates=("python$python" "${HOME:-}/.pyenv/versions/$python"{,.*}/bin/python)
+    for candidate in "${candidates[@]}"; do
+        [ -n "$1" ] && [ -z "$version" ] && version=$("$candidate" -c "$ask" 2>/dev/null) && python=$candidate
+    done
+    if [ -z "$version" ]; then
         echo "--python $1: there is no such Python, or it is older than 3.11; give a version such as 3.13, or a path." >&2
         return 2
     fi
@@ -66,6 +71,26 @@ install_python() { # $1: a version such as 3.13, or the path of a Python
         echo "$wanted" >"$folder/installed"
     fi
     echo "$folder"
+}
+
+# Installs a package where nobody minds: in CI, on Debian, by root. Where one of its commands is there already, it does
+# nothing. Where it cannot be had, prints one line. Never fails.
+install_debian() { # $1: the package, others: its commands, of which one is enough
+    local package=$1 command
+    shift
+    for command in "$@"; do
+        if command -v "$command" >/dev/null; then
+            return
+        fi
+    done
+    if [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "Installing $package (once) ..."
+        {
+            timeout 60 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install --yes \
+                --no-install-recommends "$package"
+        } >/dev/null 2>&1 </dev/null || true
+    fi
+    command -v "$1" >/dev/null || echo "Tests that need $1 are left out, because it is not installed."
 }
 
 LIBTPU=0.0.51 # other versions may compile otherwise, and JAX asks for no particular one
@@ -96,20 +121,4 @@ install_accelerators() {
         echo "The tests for TPU and GPU are left out, because their compilers cannot be had: $(tail -n 1 <<<"$output")"
         return 1
     fi
-}
-
-# Installs Open MPI, with which one test starts processes, where this may be done: on Debian, by root. Elsewhere, and where it
-# cannot be had, prints one line. Never fails.
-install_mpi() {
-    if command -v mpirun >/dev/null; then
-        return
-    fi
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "Installing Open MPI (once) ..."
-        {
-            timeout 60 apt-get update && DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install --yes \
-                --no-install-recommends openmpi-bin
-        } >/dev/null 2>&1 </dev/null || true
-    fi
-    command -v mpirun >/dev/null || echo "The test with Open MPI is left out, because mpirun is not installed."
 }

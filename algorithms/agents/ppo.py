@@ -20,8 +20,19 @@ Differences from the paper:
 * Advantages are normalized over the rollout. A setting of `Rollout` turns this off.
 * The standard deviation of the policy depends on the observation.
 
-PyTorchRL has no PPO in its off-policy part. Rollouts are as in l2r's PPOBuffer, with two differences: its batches
-hold rewards where these hold returns, and here the values of last observations are passed in.
+Differences from PyTorchRL:
+
+* Actor and critic have one optimizer each. Their gradients are clipped separately. PyTorchRL has one Adam for both, and
+  clips their common norm.
+* The loss of the critic is not clipped. PyTorchRL clips it by default, by the same `c`, and multiplies it by 0.5 once
+  more (`value_loss_coef`).
+* There is no entropy bonus by default. PyTorchRL's `entropy_coef` is 0.01. Its `clip_param` is 0.2, as here.
+* The plan sets how many rows a minibatch has. PyTorchRL sets the numbers of epochs (4) and of minibatches.
+* At a time limit, returns continue with the value of the last observation. In PyTorchRL they end there.
+* Learning rates are 3e-4. PyTorchRL's is 1e-4.
+
+Rollouts are as in l2r's PPOBuffer, with two differences: its batches hold rewards where these hold returns, and here
+the values of last observations are passed in.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import subprocess
@@ -11,10 +12,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.browser import BROWSER
+from support.browser import BROWSER, as_a_browser_sees
 from support.guides import ROOT
 from support.site import broken_links, visit
 
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("matplotlib")
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings")
@@ -25,7 +28,7 @@ def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -55,6 +58,23 @@ def test_what_a_function_returns_is_one_text(site):
     )
 
 
+PICTURES = {"quickstart": ["png"], "replay_by_pictures": ["png", "gif", "gif", "png", "gif"], "sweep": ["png"]}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_notebooks_are_shown_with_their_pictures(site, name):
+    """All cells were executed, from the first to the last, and the curves and bars are there."""
+    cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]
+    page = (site / "notebooks" / f"{name}.html").read_text("utf-8")
+    assert page.count('class="language-python') == sum(cell["cell_type"] == "code" for cell in cells)
+    pictures = re.findall(rf'<img alt="[^"]+" src="({name}-\d\.(\w+))"', page)
+    assert [kind for _, kind in pictures] == PICTURES[name]
+    for path, kind in pictures:
+        with Image.open(site / "notebooks" / path) as picture:
+            assert getattr(picture, "n_frames", 1) == (10 if kind == "gif" else 1)
+            assert len(picture.convert("RGB").getcolors(2**20)) > 20
+
+
 @pytest.mark.parametrize("page", ["ddqn", "ddpg", "td3", "sac", "mpo", "ppo"])
 def test_algorithms_have_results_with_curves(site, page):
     text = (site / "algorithms" / f"{page}.html").read_text("utf-8")
@@ -65,6 +85,15 @@ def test_algorithms_have_results_with_curves(site, page):
         drawn = (site / "algorithms" / path).read_text("utf-8")
         assert page in drawn or name.startswith(("Samplers", "Steps"))
     assert f"<code>{page} " in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+def test_pages_that_are_opened_as_files_show_no_search(site, tmp_path):
+    """It would find nothing, as no page may read files."""
+    found = as_a_browser_sees(site / "index.html", tmp_path)
+    assert re.search(r'<html[^>]* class="[^"]*from-file', found)
+    style = (site / "pictures" / "site.css").read_text("utf-8")
+    assert re.search(r"\.from-file :is\(\.md-search[^{]*{\s*display: none", style)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
@@ -83,10 +112,11 @@ def test_problems_are_noticed(tmp_path):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
-def test_every_page_opens(site, tmp_path):
-    """On a narrow screen, without an error in the console, a request to another place, or text beyond the screen."""
+@pytest.mark.parametrize("width", [400, 1400])
+def test_every_page_opens(site, tmp_path, width):
+    """Without an error in the console, a request to another place, or text beyond the screen."""
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html")
-    address, found = visit(site, pages, 400, tmp_path)
+    address, found = visit(site, pages, width, tmp_path)
     assert [*found] == pages
     assert len(pages) > 40
     for name, page in found.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from support.extras import PROGRAMS
-from support.installed import Installed, link_all, link_needed
+from support.installed import Installed, link_needed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -38,8 +40,10 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
+    """The wheel with its extra `train`, and nothing else."""
     folder = tmp_path_factory.mktemp("installed")
-    return Installed(folder / "environment", wheel, link_all(folder / "packages"))
+    needed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["train"]]
+    return Installed(folder / "environment", wheel, link_needed(folder / "packages", needed))
 
 
 def tracked() -> list[str]:
@@ -114,6 +118,24 @@ def test_every_extra_is_explained():
     table = (ROOT / "docs" / "start.md").read_text("utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
     named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", "".join(row.split("|")[1:2]))]
     assert sorted(named) == sorted(PROJECT["optional-dependencies"])
+
+
+def test_pip_finds_all_that_the_wheel_asks_for(wheel, tmp_path):
+    """As for a user with an empty environment: the newest versions that fit together, without installing them."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "index", "versions", "six"], capture_output=True, timeout=60).returncode:
+        pytest.skip("there is no index of packages")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty"], check=True)
+    options = ("install", "--dry-run", "--quiet", "--only-binary=:all:", "--report", tmp_path / "report.json")
+    command = [*pip, "--python", tmp_path / "empty" / "bin" / "python", *options, f"{wheel}[train]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "report.json").read_text())["install"]
+    versions = {one["metadata"]["name"].lower(): one["metadata"]["version"] for one in found}
+    assert versions["jaxrl-buffers"] == PROJECT["version"]
+    asked = [Requirement(one) for one in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["train"])]
+    assert len(asked) >= 12
+    assert all(one.specifier.contains(versions[one.name.lower()]) for one in asked)
 
 
 def test_without_an_extra(wheel, tmp_path):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from support import host_programs
+from support.explained import unexplained
 from support.terminal import Terminal
 
 from algorithms import Plan
@@ -73,6 +74,7 @@ def test_a_run_has_the_files_and_the_metrics_of_any_run(whole):
     assert lines[0]["policy_lag"] == [pytest.approx(4 / 3, rel=1e-4)]  # of three chunks the first has none
     assert lines[1]["policy_lag"] == [2]
     assert {"loss_q", "episode_return", "buffer_size", "nonfinite_rewards"} <= lines[0].keys()
+    assert unexplained({*lines[0], *lines[1]}, "ddqn") == []
     result = json.loads((folder.path / "result.json").read_text())
     assert (result["steps"], result["episodes"]) == (40, 2)
     assert (folder.path / "curve.png").exists()

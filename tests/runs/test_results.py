@@ -79,6 +79,20 @@ def test_tables_pictures_and_page_are_those_of_the_files():
     assert page == writing.html(GROUPS, results)
     assert page.count("<tr><td><code>") == len(DONE)
     assert all(f"<code>{row.command}</code>" in page for row in ALL)
+    assert "`" not in page
+
+
+def test_columns_without_an_entry_are_left_out():
+    results = Results(ROOT / "results")
+    group = next(
+        group for group in GROUPS if not any(row.aim for row in group.rows) and tables.apart(group, results)[0]
+    )
+    text = writing.long_page([group], results)
+    assert "| mean | interquartile mean | worst | best |" in text
+    assert "| goal |" not in text
+    page = writing.html([group], results)
+    assert "<th>mean</th>" in page
+    assert "<th>goal</th>" not in page
 
 
 def test_cells_tell_what_was_met(tmp_path):

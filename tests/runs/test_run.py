@@ -8,10 +8,14 @@ import shutil
 import signal
 
 import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.explained import unexplained
 from support.short_runs import FEW, PLAN, SETTINGS, SharedPrograms
 
+import jaxrl_buffers as jb
 from algorithms.runs import plotting, run
 from algorithms.runs.build import complete
 from algorithms.runs.run_folder import RunFolder
@@ -37,6 +41,18 @@ def test_files_of_a_run(finished):
     assert json.loads((folder.path / "result.json").read_text())["steps"] == 300
     assert len(result["return_of_seeds"]) == 2
     assert result["mean_return"] == pytest.approx(np.mean(result["return_of_seeds"]))
+
+
+def test_every_metric_of_a_run_is_explained(finished):
+    """Its speed and its buffer's statistics, too, and those of buffers with more of them."""
+    (line,) = {frozenset(line) for line in finished[0].metrics()}
+    assert {"steps_per_second", "buffer_drawn_age_median"} <= line
+    assert unexplained(line, "ddqn") == []
+    rich = jb.uniform(8, keep_episodes=True, frames=jb.Frames(2))
+    frame = jnp.zeros((4, 4, 2))
+    stats = jax.eval_shape(lambda: rich.stats(rich.init(jb.Transition(frame, 0, 0.0, False, False, frame))))
+    assert stats.keys() > {"episodes", "lost_finals"}
+    assert unexplained([f"buffer_{name}" for name in stats], "ddqn") == []
 
 
 def test_a_run_in_chunks_is_one_long_run(finished):

@@ -97,29 +97,61 @@ def test_compilers_that_cannot_be_had_are_told_in_one_line(tmp_path):
     assert went_on == "went on"
 
 
-LEFT_OUT = "The test with Open MPI is left out, because mpirun is not installed."
-INSTALLING = "Installing Open MPI (once) ..."
+def folder_of_commands(folder, real, **own):
+    """Make a folder with the scripts, and with commands: some real ones, and some that are made of a line of bash."""
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    for name in real:
+        (folder / name).symlink_to(shutil.which(name))
+    for name, text in own.items():
+        (folder / name.replace("_", "-")).write_text(f"#!{shutil.which('bash')}\n{text}\n")
+        (folder / name.replace("_", "-")).chmod(0o755)
+
+
+BEGUN, LEFT_OUT = (
+    "Installing chromium (once) ...",
+    "Tests that need chromium are left out, because it is not installed.",
+)
 
 
 @pytest.mark.parametrize(
     ("user", "install", "printed"),
     [
-        (0, 'if [ "$1" = install ]; then touch mpirun; chmod +x mpirun; fi', [INSTALLING]),
-        (0, '[ "$1" = update ]', [INSTALLING, LEFT_OUT]),
+        (0, 'if [ "$1" = install ]; then touch chromium; chmod +x chromium; fi', [BEGUN]),
+        (0, '[ "$1" = update ]', [BEGUN, LEFT_OUT]),
         (1_000, "exit 1", [LEFT_OUT]),
+        (None, "exit 1", [LEFT_OUT]),
     ],
+    ids=["installed", "cannot be had", "not root", "no CI"],
 )
-def test_open_mpi_is_installed_where_it_may_be(tmp_path, user, install, printed):
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    for name, text in {"id": f"echo {user}", "apt-get": install}.items():
-        (tmp_path / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    for name in ("bash", "chmod", "dirname", "timeout", "touch"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    command = ["bash", "-c", "source scripts/setup.sh; install_mpi; echo went on; install_mpi"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+def test_packages_of_debian_are_installed_where_they_may_be(tmp_path, user, install, printed):
+    folder_of_commands(
+        tmp_path, ["bash", "chmod", "dirname", "timeout", "touch"], id=f"echo {user or 0}", apt_get=install
+    )
+    call = "install_debian chromium chromium google-chrome"
+    command = [
+        "bash",
+        "-c",
+        f"source scripts/setup.sh; {call}; echo went on; touch google-chrome; chmod +x google-chrome; {call}",
+    ]
+    variables = {"PATH": str(tmp_path)} | ({} if user is None else {"CI": "true"})
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [*printed, "went on", *(printed if LEFT_OUT in printed else [])]
+    assert done.stdout.splitlines() == [*printed, "went on"]
+
+
+def test_a_python_of_pyenv_is_found(tmp_path):
+    """Its shim fails unless the version is switched on."""
+    folder_of_commands(tmp_path, ["bash", "cat", "cksum", "dirname"], **{"python3.99": "exit 127"})
+    own = tmp_path / ".pyenv" / "versions" / "3.99.1" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"#!{shutil.which('bash')}\necho 3.99.1\n")
+    own.chmod(0o755)
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / ".venv-3.99").mkdir()
+    call = 'source scripts/setup.sh; echo "3.99.1 $(cksum <pyproject.toml)" >.venv-3.99/installed; install_python 3.99'
+    variables = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", call], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ".venv-3.99\n", "")
 
 
 @pytest.mark.parametrize("given", [(), ("3.99",), ("/nowhere/python",)])

@@ -29,6 +29,13 @@ def screenshot(page: Path, width: int, height: int, folder: Path) -> np.ndarray:
     return imread(path)[..., :3]
 
 
+def as_a_browser_sees(page: Path, folder: Path) -> str:
+    """Return the HTML of a page after its scripts have run."""
+    options = (f"--user-data-dir={folder / 'browser_of_text'}", "--virtual-time-budget=2000", "--dump-dom")
+    done = subprocess.run([BROWSER, *FLAGS, *options, page.as_uri()], check=True, capture_output=True, timeout=120)
+    return done.stdout.decode()
+
+
 def count_pixels(pixels: np.ndarray, color: str) -> int:
     """Return how many pixels have a color such as `#0072b2`."""
     wanted = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-OWN = "jaxrl_buffers"
-
 
 class Installed:
     """A new environment with the wheel.
@@ -49,11 +47,6 @@ class Installed:
         command = [self._python, *arguments]
         done = subprocess.run(command, cwd=self._work, env=environment, capture_output=True, text=True, timeout=300)
         return done.returncode, done.stdout, done.stderr
-
-
-def link_all(folder: Path) -> Path:
-    """Fill a folder with links to all packages of this environment but the project itself; return it."""
-    return _link(folder, [path for path in _site().iterdir() if OWN not in path.name and path.suffix != ".pth"])
 
 
 def link_needed(folder: Path, requirements: Collection[str], without: Collection[str] = ()) -> Path:

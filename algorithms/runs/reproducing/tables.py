@@ -25,7 +25,7 @@ def short(groups: Sequence[Group], results: Results) -> str:
 def long(group: Group, results: Results) -> str:
     """Return the table of the rows of a group that have a result, and the names of the others."""
     done, missing = apart(group, results)
-    parts = [_table(LONG, done, results)] if done else []
+    parts = [_table(filled(LONG, [cells(row, results) for row in done]), done, results)] if done else []
     if missing:
         parts.append(f"Not run yet: {', '.join(f'`{row.command}`' for row in missing)}.")
     return "\n\n".join(parts)
@@ -61,6 +61,16 @@ def cells(row: Row, results: Results) -> dict[str, str]:
         }
     known = "; ".join(filter(None, (row.known, _of_sbx(row, results))))
     return figures | {"command": f"`{row.command}`", "goal": row.aim, "known elsewhere": known}
+
+
+def filled(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the columns in which at least one row has an entry.
+
+    Example:
+        >>> filled(("steps", "goal"), [{"steps": "20k", "goal": ""}])
+        ['steps']
+    """
+    return [name for name in names if any(row.get(name) for row in rows)]
 
 
 def shown_steps(steps: int) -> str:

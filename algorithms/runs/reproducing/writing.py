@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -22,8 +23,8 @@ INTRODUCTION = """# Results
 
 This page is written by `python scripts/reproduce.py --write` from the JSON files beside it. A row is the command
 `python scripts/train.py ROW`, and `python scripts/reproduce.py --only "ROW"` runs it again. Rows that have not been run
-yet, or only with other settings than they have now, are listed below each table. [index.html](index.html) shows the
-same with all curves.
+yet, or only with other settings than they have now, are listed below each table. [One page with all
+curves](index.html) shows the same. Columns without an entry are left out.
 
 Every seed is evaluated over 100 deterministic episodes after its last step. A score is the mean return of these
 episodes or, where it has a %, the share of goals that were reached. The columns hold the mean over seeds, the
@@ -75,7 +76,7 @@ def html(groups: Sequence[Group], results: Results) -> str:
     count = sum(results.read(row) is not None for row in rows)
     parts = [f'<p class="over">{count} of {len(rows)} rows have been run</p><h1>Results</h1>']
     for group in groups:
-        parts += [f"<h2>{escape(group.title)}</h2><p>{escape(group.text)}</p>", _html_table(group, results)]
+        parts += [f"<h2>{escape(group.title)}</h2><p>{_rendered(group.text)}</p>", _html_table(group, results)]
         for name, comparison in comparisons([group], results).items():
             parts += [f"<h3>{escape(name)}</h3>", page.legend(comparison), page.figure(comparison)]
     return page.document("Results", parts)
@@ -108,13 +109,27 @@ def _compared(row: Row, result: Result) -> ComparedRun:
 
 def _html_table(group: Group, results: Results) -> str:
     done, missing = tables.apart(group, results)
-    heads = "".join(f"<th>{escape(name)}</th>" for name in tables.LONG)
-    rows = []
-    for row in done:
-        found = tables.cells(row, results) | {"command": row.command}
-        cells = [escape(found.get(name, "")).replace("**", "") for name in tables.LONG]
-        rows.append(f"<tr><td><code>{cells[0]}</code></td>{''.join(f'<td>{cell}</td>' for cell in cells[1:])}</tr>")
-    table = f'<table class="results"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    found = [tables.cells(row, results) for row in done]
+    columns = tables.filled(tables.LONG, found)
+    heads = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = ["".join(_html_cell(name, cells[name]) for name in columns) for cells in found]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    table = f'<table class="results"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
     names = ", ".join(f"<code>{escape(row.command)}</code>" for row in missing)
     note = f'<p class="note">Not run yet: {names}.</p>' if missing else ""
     return (f'<div class="scroll">{table}</div>' if done else "") + note
+
+
+def _html_cell(name: str, text: str) -> str:
+    kind = ' class="long"' if name in ("goal", "known elsewhere") else ""
+    return f"<td{kind}>{_rendered(text)}</td>"
+
+
+def _rendered(text: str) -> str:
+    """Return a line of Markdown as HTML: its code, and nothing else of it.
+
+    Example:
+        >>> _rendered("**met** by `ddqn`")
+        'met by <code>ddqn</code>'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text).replace("**", ""))
