@@ -22,7 +22,7 @@ from support.short_runs import FEW, SETTINGS, SharedPrograms, metrics_without_ti
 
 from algorithms import load_policy
 from algorithms.runs import command_line, devices, memory_need, presets, run
-from algorithms.runs.build import build, complete
+from algorithms.runs.build import build, build_completed, complete
 from algorithms.runs.on_devices import OnDevices
 from algorithms.runs.run_folder import RunFolder
 from algorithms.runs.settings import Settings
@@ -198,11 +198,11 @@ def test_devices_that_are_left_idle_are_told_of(words, monkeypatch):
     """Unless the user has asked for it; and with the numbers of the line none is."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     told = []
-    complete(command_line.parse(words.split()).settings, told.append)
+    build_completed(command_line.parse(words.split()).settings, told.append)
     assert len(told) == 1
     assert told[0].startswith(IDLE[words])
     better = told[0].partition("; ")[2].removesuffix(" would use all.") if "would use all" in told[0] else "--devices 1"
-    settings = complete(command_line.parse([*words.split(), *better.split()]).settings, told.append)
+    settings, _ = build_completed(command_line.parse([*words.split(), *better.split()]).settings, told.append)
     assert settings.plan.devices == ({2: 4, 1: 8}[settings.num_seeds] if better != "--devices 1" else 1)
     assert len(told) == 1
 
