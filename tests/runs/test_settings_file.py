@@ -17,7 +17,7 @@ from algorithms import NATURE, Torso, environments, torso_for
 from algorithms.networks import MEDIUM
 from algorithms.runs import build as build_module
 from algorithms.runs import command_line, presets, settings_file
-from algorithms.runs.build import build, complete
+from algorithms.runs.build import build, build_completed, complete
 from algorithms.runs.components import SAMPLERS
 from algorithms.runs.settings import Settings
 from jaxrl_buffers import _yaml as yaml_text
@@ -82,7 +82,8 @@ def test_presets_are_settings_files(name):
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_a_run_is_repeated_from_its_settings(name, tmp_path):
-    settings = complete(dataclasses.replace(presets.preset(*name), seed=3, anneal=True))
+    settings, experiment = build_completed(dataclasses.replace(presets.preset(*name), seed=3, anneal=True))
+    assert build(settings) == experiment
     path = tmp_path / "config.json"  # JSON is YAML
     path.write_text(json.dumps(settings.to_dict(), indent=2))
     assert settings_file.read(path) == settings
