@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from support import dying
 from support.scripts import load_script
 
 from algorithms.environments.gymnasium import from_factory
+from algorithms.runs.host_loop import HostLoop
 
 SOON = 20  # seconds; a process that was not told to end would be waited for without end
 MESSAGE = (
@@ -49,6 +52,23 @@ def test_a_process_that_dies_at_once_is_named():
     env = from_factory(dying.at_once, "Dying", use_processes=True)
     with pytest.raises(OSError, match="Dying: a process ended before its environment was made"):
         env.start(2, seed=0)
+
+
+def test_the_rest_is_closed_if_one_cannot_be_closed():
+    closed, loop = [], HostLoop.__new__(HostLoop)
+
+    def close(name):
+        closed.append(name)
+        if name == "tests":
+            raise OSError("cannot be closed")
+
+    steps, tests, worker = (SimpleNamespace(close=partial(close, name)) for name in ("steps", "tests", "worker"))
+    loop._tests, loop._collectors, loop._workers = {1: tests}, [SimpleNamespace(steps=steps)], [worker]
+    with pytest.raises(OSError, match="cannot be closed"):
+        loop.close()
+    assert closed == ["worker", "steps", "tests"]
+    loop.close()
+    assert len(closed) == 3
 
 
 def test_a_run_ends_with_one_line(tmp_path, capsys):

@@ -201,3 +201,18 @@ def test_the_training_benchmark_can_build_every_agent(training_names):
         cell = training_names["Cell"](agent, num_seeds=1, hidden=8, capacity=1_000)
         experiment = training_names["Experiment"].of(cell)
         experiment.plan.check_buffer(experiment.buffer)
+
+
+def test_the_benchmark_of_seeds_reports_and_writes_json(tmp_path, capsys):
+    path, benchmark = tmp_path / "seeds.json", load_script("benchmark_seeds").main
+    size = ("--hidden", "4", "--seeds", "2", "--steps", "4", "--repeats", "1")
+    assert benchmark(["--agents", "ppo", *size, "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["on cores"] > 0
+    assert row["in one program"] > 0
+    assert len(row["ratio"]) == 3
+    assert "on cores" in capsys.readouterr().out
+    for arguments in (["--agents", "dqn"], ["--seeds", "two"]):
+        with pytest.raises(SystemExit) as stop:
+            benchmark(arguments)
+        assert stop.value.code == 2
