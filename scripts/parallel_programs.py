@@ -83,4 +83,7 @@ def bytes_of_device(state: TrainState) -> int:
 
 def num_parameters(state: TrainState) -> int:
     """Return how many numbers are trained."""
-    return sum(leaf.size for leaf in jax.tree.leaves(state.agent.params))
+    agent: Any = state.agent
+    while not hasattr(agent, "params"):  # the state of a wrapper
+        agent = agent.agent
+    return sum(leaf.size for leaf in jax.tree.leaves(agent.params))
