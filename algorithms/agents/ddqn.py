@@ -15,6 +15,7 @@ Differences from the paper:
   time. For that, set `polyak=0` and a long `target_update_interval`.
 * Gradients are clipped by their norm. The paper clips errors.
 * Epsilon decays with the number of updates.
+* A random action may persist for several steps.
 
 Differences from PyTorchRL:
 
@@ -38,7 +39,7 @@ import jax.numpy as jnp
 import optax
 
 from algorithms.addons import Addon, addon
-from algorithms.agents import losses, optimization
+from algorithms.agents import exploration, losses, optimization
 from algorithms.agents._base import BaseAgent
 from algorithms.environments.spaces import Discrete
 from algorithms.networks import QNetwork, Torso, apply_batch, init_network, torso_features
@@ -46,7 +47,6 @@ from algorithms.networks.distributions import Categorical
 from algorithms.optimizers import Optimizers, Schedule
 from algorithms.types import GroupRule, Metrics, Roles, StepInfo
 from jaxrl_buffers._checks import require_flag, require_number, require_positive
-from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component, field
 from jaxrl_buffers.types import PyTree, Sample, Scalar
 
@@ -84,6 +84,8 @@ class DDQN(BaseAgent, Component):
         initial_epsilon: the probability of a random action before the first update.
         epsilon_decay: every update multiplies this probability by `epsilon_decay`.
         final_epsilon: the smallest probability of a random action.
+        persistence: the probability that a random action persists into the next step, so that exploration goes in one
+            direction for `1 / (1 - persistence)` steps on average; None for never. See `algorithms.agents.exploration`.
         policy_temperature: the temperature of the distribution that add-ons get, in the units of `Q`.
         addons: terms to add to the loss.
 
@@ -109,6 +111,7 @@ class DDQN(BaseAgent, Component):
     initial_epsilon: Scalar = 1.0
     epsilon_decay: Scalar = 0.999
     final_epsilon: Scalar = 0.05
+    persistence: Scalar | None = None
     policy_temperature: Scalar = 1.0
     addons: tuple[Addon, ...] = ()
 
@@ -124,6 +127,8 @@ class DDQN(BaseAgent, Component):
             require_positive(self, name)
         for name in ("initial_epsilon", "epsilon_decay", "final_epsilon"):
             require_number(self, name, getattr(self, name), 0, 1)
+        if self.persistence is not None:
+            require_number(self, "persistence", self.persistence, 0, 1)
         require_flag("DDQN", "dueling", self.dueling)
         addon.check("DDQN", self.addons)
         optimization.check(self)
@@ -148,21 +153,27 @@ class DDQN(BaseAgent, Component):
         return addon.init(self, state, key, obs, action)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return `()`, because acting needs no memory."""
-        return ()
+        """Return the memory of exploration at the start of an episode; `()` if no random action persists."""
+        return () if self.persistence is None else exploration.no_random_actions(num_envs)
 
     def act(
         self, state: DDQNState, obs: PyTree, carry: PyTree, key: jax.Array, deterministic: bool = False
     ) -> tuple[jax.Array, PyTree, PyTree]:
         """Return the actions `int32[N]` with the largest values; consumes `key`.
 
-        Each action is replaced by a random one with probability epsilon, unless `deterministic`.
+        Each action is replaced by a random one with probability epsilon, unless `deterministic`. With a `persistence`,
+        the carry holds the last actions.
         """
         greedy = jnp.argmax(self._values(state.params.critic, obs), axis=-1).astype(jnp.int32)
         if deterministic:
             return greedy, carry, ()
-        explore, choice = jax.random.uniform(unrolled(key), (2, *greedy.shape), jnp.float32)
-        return jnp.where(explore < state.epsilon, self.action_space.of_uniform(choice), greedy), carry, ()
+        if self.persistence is None:
+            action, _ = exploration.epsilon_greedy(self.action_space, greedy, state.epsilon, key)
+            return action, carry, ()
+        action, carry = exploration.epsilon_greedy(
+            self.action_space, greedy, state.epsilon, key, self.persistence, carry
+        )
+        return action, carry, ()
 
     def distribution(self, state: DDQNState, obs: PyTree) -> Categorical:
         """Return `softmax(Q(s, .) / policy_temperature)` at observations `[B, ...]`."""

@@ -1,8 +1,8 @@
-"""Noise for exploring with continuous actions. It has variance one.
+"""Noise for exploring with continuous actions, and epsilon-greedy exploration with discrete ones.
 
-Deterministic policies add it to their actions, by `disturb`. Stochastic policies make their draws of it, as
-`mean + deviation * noise`. So every single draw has the distribution of the policy, whatever the noise is. Eberhard et
-al. (2023) did this with SAC and MPO, see `Pink`. Hollenstein et al. (2023) did it with PPO,
+Noise has variance one. Deterministic policies add it to their actions, by `disturb`. Stochastic policies make their
+draws of it, as `mean + deviation * noise`. So every single draw has the distribution of the policy, whatever the noise
+is. Eberhard et al. (2023) did this with SAC and MPO, see `Pink`. Hollenstein et al. (2023) did it with PPO,
 https://arxiv.org/abs/2312.11091.
 
 Independent noise averages out over a few steps. Correlated noise pushes in one direction for many steps, and so leads
@@ -13,6 +13,11 @@ begins with a draw from its stationary distribution, so its variance is one in e
 Ornstein-Uhlenbeck and pink noise are both made of first-order autoregressive processes of variance one:
 
     x_t = d x_{t-1} + sqrt(1 - d^2) epsilon_t,   epsilon_t ~ N(0, 1),   x_0 ~ N(0, 1)
+
+`epsilon_greedy` does with discrete actions what correlated noise does with continuous ones, if a random action may
+persist. It is the temporally extended exploration of Dabney et al. (2021), https://arxiv.org/abs/2006.01782.
+They draw a length for every random action, by default from a heavy-tailed distribution. Here a random action persists
+into the next step with a fixed probability, so lengths are geometric, `1 / (1 - persistence)` steps on average.
 
 Differences from PyTorchRL:
 
@@ -29,6 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algorithms.environments.spaces import Discrete
 from jaxrl_buffers._checks import require_choice, require_number
 from jaxrl_buffers._random.hashing import unrolled
 from jaxrl_buffers.component import Component
@@ -157,6 +163,50 @@ def disturb(noise: Noise, scale: Scalar, action: jax.Array, carry: PyTree, key: 
     """Return `clip(action + scale * noise, -1, 1)`, `float32[N, A]`, and the next memory; consumes `key`."""
     drawn, carry = noise.draw(carry, key, *action.shape)
     return jnp.clip(action + jnp.asarray(scale, jnp.float32) * drawn, -1, 1), carry
+
+
+class RandomActions(NamedTuple):
+    """The last actions of `N` environments that explore with a persistence."""
+
+    action: jax.Array  # int32[N]
+    is_random: jax.Array  # bool[N], whether it was random, and so may persist
+
+
+def no_random_actions(num_envs: int) -> RandomActions:
+    """Return the memory of `epsilon_greedy` at the start of an episode: no action persists."""
+    return RandomActions(jnp.zeros(num_envs, jnp.int32), jnp.zeros(num_envs, bool))
+
+
+def epsilon_greedy(
+    space: Discrete,
+    greedy: jax.Array,
+    epsilon: jax.Array,
+    key: jax.Array,
+    persistence: Scalar = 0.0,
+    before: RandomActions | None = None,
+) -> tuple[jax.Array, RandomActions | None]:
+    """Replace actions by random ones; consumes `key`.
+
+    Args:
+        space: the actions.
+        greedy: the actions `int32[N]` to replace.
+        epsilon: the probability of a random action, unless the last one persists.
+        key: key for random numbers.
+        persistence: the probability that a random action persists into the next step. With 0, results are those
+            without a memory.
+        before: the last actions; None if no action ever persists.
+
+    Returns:
+        The actions `int32[N]`, and the memory after them, which is None if it was.
+    """
+    explore, choice = jax.random.uniform(unrolled(key), (2, *greedy.shape), jnp.float32)
+    if before is None:
+        return jnp.where(explore < epsilon, space.of_uniform(choice), greedy), None
+    stay = jnp.where(before.is_random, jnp.asarray(persistence, jnp.float32), 0)
+    persists = explore < stay
+    begins = ~persists & (explore - stay < epsilon * (1 - stay))  # above `stay`, `explore` is uniform again
+    action = jnp.where(persists, before.action, jnp.where(begins, space.of_uniform(choice), greedy))
+    return action, RandomActions(action, persists | begins)
 
 
 def _not_begun(num_envs: int, size: int, num_processes: int) -> NoiseState:

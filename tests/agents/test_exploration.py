@@ -1,4 +1,7 @@
-"""Noise has variance one at every step, the correlations it claims, and a memory that ends with the episode."""
+"""Noise has variance one at every step, the correlations it claims, and a memory that ends with the episode.
+
+Random actions begin and persist with the probabilities they claim, until the episode ends.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
+from support.helpers import assert_frequencies
+from support.linear import LINEAR
 from support.probes import PROBES, Probe
 
-from algorithms import DDPG, MPO, PPO, SAC, Box, Discrete, Torso, environments
+from algorithms import DDPG, DDQN, MPO, PPO, SAC, Box, Discrete, Torso, environments
 from algorithms.agents import exploration
 from algorithms.agents.exploration import PINK_DECAYS, PINK_WEIGHTS, Gaussian, NoiseState, OrnsteinUhlenbeck, Pink
 from algorithms.training import loop
@@ -132,3 +137,73 @@ def test_bad_noise_of_stochastic_policies(agent):
     with pytest.raises(ValueError, match=r"noise='pink'\): noise needs continuous actions"):
         agent(Discrete(3), noise="pink")
     assert agent(Discrete(3)).initial_carry(2) == agent(Box((-1.0,), (1.0,))).initial_carry(2) == ()
+
+
+def explored(num_steps, num_envs, epsilon, persistence):
+    """Return actions `[T, N]` of 1000, of which the last is the greedy one."""
+    space = Discrete(1_000)
+
+    @jax.jit
+    def run(keys):
+        def step(before, key):
+            greedy = jnp.full(num_envs, 999, jnp.int32)
+            return exploration.epsilon_greedy(space, greedy, epsilon, key, persistence, before)[::-1]
+
+        return jax.lax.scan(step, exploration.no_random_actions(num_envs), keys)[1]
+
+    return np.asarray(run(jax.random.split(jax.random.key(0), num_steps)))
+
+
+def test_lengths_of_random_actions_are_geometric():
+    actions = explored(200, 500, 0.3, 0.75)
+    persists = actions[1:] == actions[:-1]  # two random actions in a row are the same by chance once in 1000
+    begins = (actions[1:191] != 999) & ~persists[:190]
+    lengths = 1 + sum(
+        np.prod([persists[1 + step : 191 + step] for step in range(last)], axis=0) for last in range(1, 9)
+    )
+    share = 0.25 * 0.75 ** np.arange(8)
+    assert_frequencies(np.bincount(lengths[begins])[1:], [*share, 1 - share.sum()])
+
+
+def test_random_actions_begin_with_probability_epsilon():
+    actions = explored(200, 500, 0.3, 0.75)
+    greedy = actions[:-1] == 999
+    assert_frequencies(np.bincount((actions[1:] != 999)[greedy]), [0.7, 0.3])
+    assert_frequencies(np.bincount(actions[0] != 999), [0.7, 0.3])
+
+
+def test_without_persistence_actions_are_those_of_independent_exploration():
+    obs, key = jax.random.normal(jax.random.key(1), (500, 3)), jax.random.key(2)
+    found = []
+    for persistence in (None, 0.0):
+        agent = DDQN(Discrete(3), LINEAR, initial_epsilon=0.5, persistence=persistence)
+        state = agent.init(jax.random.key(0), obs[0], jnp.int32(0))
+        before = exploration.RandomActions(jnp.zeros(500, jnp.int32), jnp.ones(500, bool))
+        assert agent.initial_carry(2) == () if persistence is None else not agent.initial_carry(2).is_random.any()
+        found.append(agent.act(state, obs, () if persistence is None else before, key)[0])
+        best, *_ = agent.act(state, obs, agent.initial_carry(500), key, deterministic=True)
+        assert 100 < np.sum(found[-1] != best) < 250  # a third of 250 random actions is the best one
+    np.testing.assert_array_equal(*found)
+
+
+def test_random_actions_persist_until_the_episode_ends():
+    agent = DDQN(Discrete(2), LINEAR, initial_epsilon=1.0, persistence=1.0)
+    env = environments.wrap(Probe(is_discrete=True), PROBES["delayed reward"])  # episodes of two steps
+
+    @jax.jit
+    def run(key):
+        key_agent, key_env, key_act, key_step = jax.random.split(key, 4)
+        state = agent.init(key_agent, env.obs, env.action_space.example)
+        collector = loop.Collector(env.reset(key_env, 50), agent.initial_carry(50))
+        keys = jax.random.split(key_act, 6), jax.random.split(key_step, (6, 50))
+        return loop.collect(agent, state, env, collector, *keys)[1].action
+
+    actions = np.asarray(run(jax.random.key(0)))
+    np.testing.assert_array_equal(actions[::2], actions[1::2])
+    assert_frequencies(np.bincount((actions[1:-1:2] != actions[2::2]).ravel()), [0.5, 0.5])
+
+
+def test_bad_persistence():
+    for bad in (-0.1, 1.5, "long"):
+        with pytest.raises(ValueError, match="persistence"):
+            DDQN(Discrete(3), persistence=bad)

@@ -17,7 +17,7 @@ SMALL = Torso((8,))
 BOX = Box((-2.0, 0.0), (2.0, 1.0))
 AGENTS: dict[str, Callable[..., Agent]] = {
     "ddqn": lambda **options: DDQN(Discrete(3), SMALL, **options),
-    "ddqn_dueling": lambda **options: DDQN(Discrete(3), SMALL, dueling=True, **options),
+    "ddqn_dueling": lambda **options: DDQN(Discrete(3), SMALL, dueling=True, persistence=0.5, **options),
     "sac": lambda **options: SAC(BOX, SMALL, **options),
     "sac_discrete": lambda **options: SAC(Discrete(3), SMALL, annealing_updates=100, **options),
     "ddpg": lambda **options: DDPG(BOX, SMALL, noise="ornstein_uhlenbeck", **options),
