@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -48,11 +48,11 @@ class Form(NamedTuple):
     num_words: int  # the width; words after the last leaf are zero
 
 
-def form_of(elements: Sequence[Element], narrow: int = 0, multiple: int = 1) -> Form:
-    """Return the form of rows with given leaves. Widths above `narrow` are rounded up to multiples of `multiple`."""
+def form_of(elements: Sequence[Element], rounded: Callable[[int], int] | None = None) -> Form:
+    """Return the form of rows with given leaves. `rounded` may give them more words than they need."""
     counts = _counts(elements)
     num_words = sum(-(-counts[width] * width // 4) for width in WIDTHS)
-    return Form(tuple(elements), -(-num_words // multiple) * multiple if num_words > narrow else num_words)
+    return Form(tuple(elements), num_words if rounded is None else rounded(num_words))
 
 
 def pack(form: Form, leaves: Sequence[jax.Array], num_axes: int) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,15 +32,15 @@ class Words(Component):
     length: int = field(static=True)  # T
 
     @staticmethod
-    def empty(structure: PyTree, shape: tuple[int, int], narrow: int = 0, multiple: int = 1) -> Words:
-        """Return rows of zeros of shape `(T, N)`. Widths above `narrow` are rounded up to multiples of `multiple`."""
+    def empty(structure: PyTree, shape: tuple[int, int], rounded: Callable[[int], int] | None = None) -> Words:
+        """Return rows of zeros of shape `(T, N)`. `rounded` may give them more words than they need."""
         leaves, treedef = jax.tree.flatten(structure)
         elements = [Element(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
         sizes = [form_of([element]).num_words for element in elements]
         groups: list[tuple[int, ...]] = [(number,) for number, size in enumerate(sizes) if size >= LARGE]
         if small := tuple(number for number, size in enumerate(sizes) if size < LARGE):
             groups.insert(0, small)
-        forms = tuple(form_of([elements[number] for number in group], narrow, multiple) for group in groups)
+        forms = tuple(form_of([elements[number] for number in group], rounded) for group in groups)
         arrays = tuple(jnp.zeros((shape[0] * shape[1], form.num_words), jnp.uint32) for form in forms)
         return Words(arrays, forms, tuple(groups), treedef, shape[0])
 

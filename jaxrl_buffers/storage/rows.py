@@ -20,9 +20,10 @@ from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
 PLATFORMS = ("cpu", "gpu", "tpu")  # the platforms that rows and segment trees can be laid out for
-# On TPU, rows of more than `TPU_NARROW` words have a multiple of 128 words. With other widths, programs that read rows
-# would for a while hold a copy of all rows, padded to such a width; see also `_xla.compact`.
-TPU_NARROW, TPU_LANES = 56, 128
+# On TPU, rows have a multiple of 8 words, and those of more than `TPU_NARROW` words a multiple of 128. Inside of programs
+# they take this memory in any case. With other widths, programs would for a while hold a copy of all rows: of narrow rows
+# those for several chips, when they begin, and of wide rows those that read; see also `_xla.compact`.
+TPU_NARROW, TPU_SUBLANES, TPU_LANES = 56, 8, 128
 
 
 class Rows(Protocol):
@@ -98,4 +99,9 @@ def empty(structure: PyTree, shape: tuple[int, int], platform: str | None) -> Ro
     platform = platform_of(platform)
     if platform == "cpu":
         return Leaves(jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), structure))
-    return Words.empty(structure, shape, *((TPU_NARROW, TPU_LANES) if platform == "tpu" else ()))
+    return Words.empty(structure, shape, _width_on_tpu if platform == "tpu" else None)
+
+
+def _width_on_tpu(num_words: int) -> int:
+    multiple = TPU_SUBLANES if num_words <= TPU_NARROW else TPU_LANES
+    return -(-num_words // multiple) * multiple

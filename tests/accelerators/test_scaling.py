@@ -29,11 +29,7 @@ COUNTS = {kind: [count for count in counts if count > 1] for kind, counts in TOP
 
 
 def test_what_crosses_between_devices(kind):
-    """On TPUs, programs copy their ring when they begin, but never in a loop.
-
-    They would not do so if the compiler chose how rings are stored between programs (`Layout.AUTO`). But then these
-    would be stored all the time as inside of programs, where rows of 9 words take the memory of 16.
-    """
+    """From 2^21 slots on, a TPU would hold a copy of a ring whose rows are not padded; see `rows.empty`."""
     sizes = []
     for count, slots in ((COUNTS[kind][0], 2**22), (COUNTS[kind][-1], 2**20)):
         task = Task(slots=slots, platform=kind)
@@ -49,11 +45,8 @@ def test_what_crosses_between_devices(kind):
         memory = compiled.memory_analysis()
         share = bytes_of_device(like)
         assert share <= memory.argument_size_in_bytes < 1.1 * share + 2**20
-        copies = [copy.split()[0] for copy in report(compiled, task.slots, whole=True).copies]
-        assert copies == (["copy", "reshape"] if kind == "tpu" else [])  # when the program begins, and back at its end
-        # Networks and batches; from 2^21 slots on, also the copy, in wider tiles.
-        assert memory.temp_size_in_bytes < (1.5 if kind == "tpu" and slots > 2**20 else 0.25) * share
-        assert report(compiled, task.slots).copies == []
+        assert memory.temp_size_in_bytes < share // 4  # networks and batches
+        assert report(compiled, task.slots, whole=True).copies == []
     assert sizes[0] == sizes[1]
 
 
@@ -142,4 +135,5 @@ def test_the_share_of_a_device_does_not_depend_on_their_number(kind):
         for count in COUNTS[kind]
     ]
     assert len(set(shares)) == 1
-    assert shares[0] == pytest.approx(2**20 * 4 * 12, rel=0.3)  # a row of ten words, a priority and its leaf
+    words = 16 if kind == "tpu" else 9  # of a row
+    assert shares[0] == pytest.approx(2**20 * 4 * (words + 2), rel=0.1)  # and a priority and its leaf

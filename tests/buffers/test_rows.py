@@ -96,11 +96,11 @@ def test_bytes_are_packed_in_planes():
     assert pack(form, [values], 1).tolist() == [[1 | 3 << 8 | 5 << 16, 2 | 4 << 8 | 6 << 16]]
 
 
-def test_wide_rows_are_padded_on_tpu_only():
-    structure = jax.ShapeDtypeStruct((130,), jnp.float32)
+@pytest.mark.parametrize(("num_words", "on_tpu"), [(9, 16), (42, 48), (56, 56), (57, 128), (130, 256)])
+def test_rows_are_padded_on_tpu_only(num_words, on_tpu):
+    structure = jax.ShapeDtypeStruct((num_words,), jnp.float32)
     widths = [rows.empty(structure, (2, 2), platform).arrays[0].shape[1] for platform in ("gpu", "tpu")]
-    assert widths == [130, 256]
-    assert rows.empty(jax.ShapeDtypeStruct((42,), jnp.float32), (2, 2), "tpu").arrays[0].shape[1] == 42
+    assert widths == [num_words, on_tpu]
 
 
 def test_large_leaves_have_arrays_of_their_own():
