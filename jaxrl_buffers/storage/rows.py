@@ -20,9 +20,9 @@ from jaxrl_buffers.storage._words import Words
 from jaxrl_buffers.types import PyTree
 
 PLATFORMS = ("cpu", "gpu", "tpu")  # the platforms that rows and segment trees can be laid out for
-# On TPU, rows have a multiple of 8 words, and those of more than `TPU_NARROW` words a multiple of 128. Inside of programs
-# they take this memory in any case. With other widths, programs would for a while hold a copy of all rows: of narrow rows
-# those for several chips, when they begin, and of wide rows those that read; see also `_xla.compact`.
+# On TPU, rows have a multiple of 8 words, and those of more than `TPU_NARROW` words a multiple of 128. In programs they
+# take this memory anyway. With other widths, programs would for a while hold a copy of all rows: those for many chips
+# when they begin, and with wide rows those that read; see also `_xla.compact`.
 TPU_NARROW, TPU_SUBLANES, TPU_LANES = 56, 8, 128
 
 
