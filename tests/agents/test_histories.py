@@ -129,5 +129,5 @@ def test_targets_need_a_step(n_step):
 
 @pytest.mark.parametrize("inner", [Normalized(DDQN(Discrete(2))), Inner()])
 def test_memories_need_an_agent_with_networks(inner):
-    with pytest.raises(ValueError, match=r"MemoryAgent.*other wrappers go around Recurrent"):
+    with pytest.raises(ValueError, match=r"MemoryAgent.*put other wrappers outside"):
         Recurrent(inner)
