@@ -19,7 +19,7 @@ ADDED_NOISE = NOISE | {"noise_scale": 0.1}
 DEFAULTS = {
     "ddqn": OFF_POLICY
     | {"dueling": False, "learning_rate": 1e-4, "policy_temperature": 1.0}
-    | {"initial_epsilon": 1.0, "epsilon_decay": 0.999, "final_epsilon": 0.05},
+    | {"initial_epsilon": 1.0, "epsilon_decay": 0.999, "final_epsilon": 0.05, "persistence": None},
     "ddpg": OFF_POLICY | ADDED_NOISE | {"learning_rate_q": 1e-3, "learning_rate_pi": 1e-4},
     "td3": OFF_POLICY
     | ADDED_NOISE

@@ -172,4 +172,4 @@ def test_devices_that_the_processes_cannot_share(number, near, monkeypatch):
     words = f"--coordinator h:1 --num-processes 2 --process-id 0 --devices {number}"
     expected = f"--devices: got {number}, expected a multiple of the 2 processes; {near} would do."
     with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        cluster.connect_as_told(words.split())
+        cluster.connect_from_arguments(words.split())

@@ -27,6 +27,7 @@ COMPONENTS = {name: agent() for name, agent in AGENTS.items()} | {
     "buffer": jb.ReplayBuffer(jb.Combined(jb.Prioritized(), (jb.LastN(3.0),), (0.5,)), jb.NStep(), length=9),
 }
 ANY_NUMBER = {"default", "max_share"}  # which may be infinite
+OR_NONE = {"persistence"}
 components = pytest.mark.parametrize("component", COMPONENTS.values(), ids=COMPONENTS)
 
 
@@ -42,7 +43,9 @@ def test_what_is_no_finite_number_is_refused(component):
     has_several = sum(isinstance(value, float) for value in numbers.values()) > 1
     for key in numbers:
         infinite = [float("inf"), -np.inf, np.nan, np.float32("inf"), np.array(np.inf), np.array([0.1, -np.inf])]
-        among_numbers = [None, True, (), {}] if has_several or isinstance(numbers[key], int) else []
+        among_numbers = (
+            [*([] if key in OR_NONE else [None]), True, (), {}] if has_several or isinstance(numbers[key], int) else []
+        )
         for value in ["0.1", b"1", [1], [0.5], *among_numbers, *(infinite if key not in ANY_NUMBER else [])]:
             with pytest.raises(ValueError, match=rf"{type(component).__name__}\({key}="):
                 component.replace(**{key: value})
