@@ -204,9 +204,9 @@ def epsilon_greedy(
         return jnp.where(explore < epsilon, space.of_uniform(choice), greedy), None
     stay = jnp.where(before.is_random, jnp.asarray(persistence, jnp.float32), 0)
     persists = explore < stay
-    begins = ~persists & (explore - stay < epsilon * (1 - stay))  # above `stay`, `explore` is uniform again
-    action = jnp.where(persists, before.action, jnp.where(begins, space.of_uniform(choice), greedy))
-    return action, RandomActions(action, persists | begins)
+    is_random = explore - stay < epsilon * (1 - stay)  # above `stay`, `explore` is uniform again
+    action = jnp.where(persists, before.action, jnp.where(is_random, space.of_uniform(choice), greedy))
+    return action, RandomActions(action, is_random)
 
 
 def _not_begun(num_envs: int, size: int, num_processes: int) -> NoiseState:
